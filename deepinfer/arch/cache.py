@@ -15,7 +15,8 @@ from deepinfer.arch.config import V41Config
 Numerics = Literal["full", "kv", "none"]
 DTYPE_ITEMSIZE = {"bfloat16": 2, "float32": 4, "float64": 8}
 BLOCK_ALIGN = math.lcm(128, 288)  # bytes; a block begins on a border of both a cache line pair and a main entry
-STATE_ALIGN = 576  # bytes; rings and tails of one sequence end on a border of this
+STATE_ALIGN = 32  # bytes; the state of a sequence is padded to a multiple of this and of a window entry
+
 TAIL_ITEMSIZE = 4  # compressor tails are float32, or float64 when the model computes in it
 
 
@@ -78,7 +79,13 @@ class CacheLayout(msgspec.Struct, frozen=True, kw_only=True):
             entries = block_tokens // config.ratio(layer)
             index_offset = offset + entries * main_bytes
             sources.append(
-                SourceLayout(layer=layer, ratio=config.ratio(layer), entries=entries, main_offset=offset, index_offset=index_offset)
+                SourceLayout(
+                    layer=layer,
+                    ratio=config.ratio(layer),
+                    entries=entries,
+                    main_offset=offset,
+                    index_offset=index_offset,
+                )
             )
             offset = index_offset + entries * index_bytes
         tail_sources = tuple(layer for layer in config.kv_source_layer_ids if config.ratio(layer) == 2)
@@ -104,7 +111,7 @@ class CacheLayout(msgspec.Struct, frozen=True, kw_only=True):
             tail_bytes=tail_bytes,
             growing_bytes_per_token=offset / block_tokens,
             state_bytes=state_bytes,
-            padded_state_bytes=_round_up(state_bytes, STATE_ALIGN),
+            padded_state_bytes=_round_up(state_bytes, math.lcm(STATE_ALIGN, window_bytes)),
         )
 
 

@@ -155,7 +155,15 @@ _OPTIONAL_FIXED: dict[str, Any] = {
     "use_fp4_sparse_kv": True,
     "dspark_target_attn_input": True,
 }
-_V4_ONLY = ("num_hash_layers", "n_group", "topk_group", "first_k_dense_replace", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
+_V4_ONLY = (
+    "num_hash_layers",
+    "n_group",
+    "topk_group",
+    "first_k_dense_replace",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "v_head_dim",
+)
 # other spelling → ours
 _TWINS = {"engram_pad_id": "engram_pad_token_id"}
 _TOP_LEVEL = ("bos_token_id", "eos_token_id", "pad_token_id", "image_token_id")
@@ -169,7 +177,9 @@ def parse_config(raw: dict[str, Any]) -> V41Config:
     """
     if raw.get("model_type") != "deepseek_v41" or not isinstance(raw.get("text_config"), dict):
         raise ConfigErrors(
-            [f"model_type is {raw.get('model_type')!r} with{'' if 'text_config' in raw else 'out'} a text_config; only 'deepseek_v41' is known"]
+            [
+                f"model_type is {raw.get('model_type')!r} with{'' if 'text_config' in raw else 'out'} a text_config; only 'deepseek_v41' is known"
+            ]
         )
     problems: list[str] = []
     text = {_TWINS.get(key, key): value for key, value in raw["text_config"].items()}
@@ -212,13 +222,17 @@ def _check_fixed(raw: dict[str, Any], text: dict[str, Any], problems: list[str])
     else:
         for key, wanted in _FIXED_QUANTIZATION.items():
             if quantization.get(key) != wanted:
-                problems.append(f"quantization_config.{key} is {quantization.get(key)!r}; only {wanted!r} is implemented")
+                problems.append(
+                    f"quantization_config.{key} is {quantization.get(key)!r}; only {wanted!r} is implemented"
+                )
     for key in _V4_ONLY:
         if text.get(key):
             problems.append(f"{key} belongs to V3/V4 and has no meaning in V4.1")
     index_k = text.get("index_k_source_layer_ids", text.get("kv_source_layer_ids"))
     if index_k != text.get("kv_source_layer_ids"):
-        problems.append("index_k_source_layer_ids differs from kv_source_layer_ids; separate index-key owners are not implemented")
+        problems.append(
+            "index_k_source_layer_ids differs from kv_source_layer_ids; separate index-key owners are not implemented"
+        )
 
 
 def _yarn(value: Any, problems: list[str]) -> Any:
@@ -267,19 +281,44 @@ def _topology_problems(c: V41Config) -> list[str]:
             problems.append(f"layer {layer} (ratio {ratio}) reads the keys of layer {source} (ratio {trunk[source]})")
     for name in ("kv_source_layer_ids", "index_source_layer_ids"):
         ids = getattr(c, name)
-        need(list(ids) == sorted(set(ids)) and all(0 <= i < layers and trunk[i] for i in ids), f"{name} {list(ids)} must rise and name compressed layers")
+        need(
+            list(ids) == sorted(set(ids)) and all(0 <= i < layers and trunk[i] for i in ids),
+            f"{name} {list(ids)} must rise and name compressed layers",
+        )
     need(c.candidate_source_layer_id in c.kv_source_layer_ids, "candidate_source_layer_id must be a KV source")
     need(
         (c.candidate_topk_blocks - 1) * c.candidate_block_size + 1 >= c.index_topk,
         "candidate blocks can hold fewer entries than index_topk",
     )
-    need(len(c.engram_layer_ids) == len(c.engram_num_embeddings), "engram_layer_ids and engram_num_embeddings differ in length")
-    need(all(0 <= i < min(layers, c.boundary) for i in c.engram_layer_ids), "engram layers must lie below the first ratio-1 layer")
-    need(all(0 <= i < layers for i in c.dspark_target_layer_ids), "dspark_target_layer_ids names a layer that does not exist")
+    need(
+        len(c.engram_layer_ids) == len(c.engram_num_embeddings),
+        "engram_layer_ids and engram_num_embeddings differ in length",
+    )
+    need(
+        all(0 <= i < min(layers, c.boundary) for i in c.engram_layer_ids),
+        "engram layers must lie below the first ratio-1 layer",
+    )
+    need(
+        all(0 <= i < layers for i in c.dspark_target_layer_ids),
+        "dspark_target_layer_ids names a layer that does not exist",
+    )
     need(c.num_attention_heads % c.o_groups == 0, "num_attention_heads is not divisible by o_groups")
-    need(0 < c.qk_rope_head_dim <= min(c.head_dim, c.index_head_dim) and c.qk_rope_head_dim % 2 == 0, "qk_rope_head_dim must be even and fit both head dims")
+    need(
+        0 < c.qk_rope_head_dim <= min(c.head_dim, c.index_head_dim) and c.qk_rope_head_dim % 2 == 0,
+        "qk_rope_head_dim must be even and fit both head dims",
+    )
     need(c.num_experts_per_tok <= c.n_routed_experts, "num_experts_per_tok exceeds n_routed_experts")
-    need(c.dspark_num_experts_per_tok <= c.dspark_n_routed_experts, "dspark_num_experts_per_tok exceeds dspark_n_routed_experts")
-    for name in ("hidden_size", "head_dim", "index_head_dim", "q_lora_rank", "moe_intermediate_size", "engram_head_dim"):
+    need(
+        c.dspark_num_experts_per_tok <= c.dspark_n_routed_experts,
+        "dspark_num_experts_per_tok exceeds dspark_n_routed_experts",
+    )
+    for name in (
+        "hidden_size",
+        "head_dim",
+        "index_head_dim",
+        "q_lora_rank",
+        "moe_intermediate_size",
+        "engram_head_dim",
+    ):
         need(getattr(c, name) % 32 == 0, f"{name} {getattr(c, name)} is not a multiple of the quantisation group 32")
     return problems

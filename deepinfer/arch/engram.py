@@ -57,7 +57,9 @@ def token_classes(vocab_size: int, decode: Callable[[int], str], piece: Callable
     text holds U+FFFD. Ids beyond the tokenizer's vocabulary (piece None) each form a class of their own.
     """
     numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(key, len(numbers)) for key in _class_keys(vocab_size, decode, piece)], dtype=np.int64)
+    return np.array(
+        [numbers.setdefault(key, len(numbers)) for key in _class_keys(vocab_size, decode, piece)], dtype=np.int64
+    )
 
 
 def _class_keys(vocab_size: int, decode: Callable[[int], str], piece: Callable[[int], str | None]) -> Iterable[str]:

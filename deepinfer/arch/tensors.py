@@ -132,8 +132,12 @@ def _draft(c: V41Config) -> list[TensorSpec]:
     table.append(TensorSpec("mtp.0.main_norm.weight", "BF16", (c.hidden_size,), "draft"))
     table.append(TensorSpec(last + "norm.weight", "BF16", (c.hidden_size,), "draft"))
     for side in ("embed", "head"):
-        table.append(TensorSpec(last + f"markov_head.{side}.weight", "BF16", (c.vocab_size, c.dspark_markov_rank), "draft"))
-    table.append(TensorSpec(last + "confidence_head.proj.weight", "BF16", (1, c.hidden_size + c.dspark_markov_rank), "draft"))
+        table.append(
+            TensorSpec(last + f"markov_head.{side}.weight", "BF16", (c.vocab_size, c.dspark_markov_rank), "draft")
+        )
+    table.append(
+        TensorSpec(last + "confidence_head.proj.weight", "BF16", (1, c.hidden_size + c.dspark_markov_rank), "draft")
+    )
     return table
 
 

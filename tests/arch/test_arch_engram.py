@@ -50,7 +50,7 @@ def test_classes_of_the_golden_tokenizer(tiny_a: dict[str, Any]) -> None:
 def test_what_shares_a_class(left: str, right: str, same: bool) -> None:
     texts = [left, right]
     classes = token_classes(2, texts.__getitem__, texts.__getitem__)
-    assert (classes[0] == classes[1]) is same
+    assert bool(classes[0] == classes[1]) is same
 
 
 def test_broken_bytes_use_the_raw_piece() -> None:

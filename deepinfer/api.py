@@ -1,0 +1,215 @@
+"""The library door: `LLM`, `SamplingParams`, `RequestOutput`.
+
+    with LLM("model=v41_tiny", "hardware=cpu") as llm:
+        for out in llm.generate(["Once upon a time", [0, 17, 42]], SamplingParams(max_tokens=32, seed=7)):
+            print(out.text, out.finish_reason)
+
+Threads may share one LLM: its calls take turns at the engine, step by step, and their requests run in one batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from deepinfer.interfaces import SamplingParams
+from deepinfer.sampling.collector import Collector, EngineLike, Ticket
+from deepinfer.sampling.interrupt import DeferredInterrupt
+from deepinfer.sampling.outputs import Completion, RequestOutput, StreamEvent, Timings, failed
+from deepinfer.sampling.params import from_config
+from deepinfer.sampling.tokenizer import BpeTokenizer
+from deepinfer.serving.jobs import Desk, Job, Prompt, is_ids
+
+if TYPE_CHECKING:
+    from deepinfer.plan.types import Plan
+
+__all__ = ["LLM", "Completion", "RequestOutput", "SamplingParams", "StreamEvent", "Timings"]
+
+_IN_FLIGHT = 1024  # prompts handed to the engine before the first result is out; it queues what does not fit
+
+
+class LLM:
+    """A model with its engine, in this process.
+
+    `overrides` are written as on the command line ("model=v41_tiny", "model.path=DIR", "sampling.seed=7"); keywords are the
+    same with "__" for each dot (`model__path=DIR`). Raises `config.errors.Refused` (a ValueError) with all that is wrong.
+    """
+
+    def __init__(self, *overrides: str, **keywords: Any) -> None:
+        from deepinfer.config.compose import load
+        from deepinfer.config.facts import probe
+        from deepinfer.plan.resolve import resolve
+
+        spec = load(*overrides, *(_as_override(key, value) for key, value in keywords.items()))
+        self._open(resolve(spec, probe(spec)))
+
+    @classmethod
+    def from_plan(cls, plan: Plan) -> LLM:
+        """The LLM of a plan that was resolved before."""
+        llm = cls.__new__(cls)
+        llm._open(plan)
+        return llm
+
+    def _open(self, plan: Plan) -> None:
+        from deepinfer.engine.build import build_graph
+
+        graph = build_graph(plan)
+        self._start(graph.engine, graph.tokenizer, from_config(plan.sampling), plan.model.config.bos_token_id)
+        self.plan = plan
+
+    def _start(
+        self, engine: EngineLike, tokenizer: BpeTokenizer | None, defaults: SamplingParams, bos_token_id: int
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.default_params = defaults
+        self.desk = Desk(
+            tokenizer,
+            vocab_size=engine.limits.vocab_size,
+            max_model_len=engine.limits.max_model_len,
+            bos_token_id=bos_token_id,
+            eos_token_ids=engine.limits.eos_token_ids,
+        )
+        self._collector = Collector(engine, tokenizer)
+        self._lock = threading.RLock()
+        self._unusable = ""
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[RequestOutput]:
+        """Run prompts and return one result for each, in their order; a prompt that cannot run gives a result with `error`.
+
+        A str is raw text, put after the BOS token; a list of ints is taken as it is. `params` holds for all, or is a list
+        with one for each; None takes the configuration's `sampling` group. Ctrl-C aborts what runs; the LLM stays usable.
+        """
+        batch: list[Any] = [prompts] if isinstance(prompts, str) or is_ids(prompts) else list(prompts)
+        each = self._one_each(params, len(batch))
+        return list(self.run(self.desk.text(prompt, one) for prompt, one in zip(batch, each)))
+
+    def chat(
+        self,
+        messages: str | Sequence[dict[str, Any]] | Sequence[Sequence[dict[str, Any]]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **options: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or a list of them, rendered in V4.1's chat format.
+
+        `options` are those of `Codec.encode`: thinking=False, tools=None, tool_choice=None, response_format=None. Each
+        result's `message` is the answer taken apart, its `notices` say which parameters the format overrode.
+        """
+        one = isinstance(messages, str) or (len(messages) > 0 and isinstance(messages[0], dict))
+        batch: list[Any] = [messages] if one else list(messages)
+        each = self._one_each(params, len(batch))
+        return list(self.run(self.desk.chat(chat, one, **options) for chat, one in zip(batch, each)))
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamEvent]:
+        """The answers to one prompt as they grow. Leaving the iterator early aborts the request."""
+        return self.stream_job(self.desk.text(prompt, params or self.default_params))
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[RequestOutput]:
+        """Results in the order of the jobs, as soon as they and all before them are there; jobs are read as they are needed."""
+        waiting: deque[tuple[Job, Ticket | RequestOutput]] = deque()
+        todo = iter(jobs)
+        try:
+            while True:
+                for job in itertools.islice(todo, _IN_FLIGHT - len(waiting)):
+                    waiting.append((job, self._submit(job)))
+                if not waiting:
+                    return
+                job, ticket = waiting[0]
+                if isinstance(ticket, Ticket):
+                    self._advance(ticket)
+                yield self._result(*waiting.popleft())
+        finally:
+            self._drop(ticket for _, ticket in waiting)
+
+    def stream_job(self, job: Job) -> Iterator[StreamEvent]:
+        """The events of one job."""
+        return self._events(self._submit(job, streaming=True))
+
+    def close(self) -> None:
+        """Free what the engine holds; running calls and later ones fail. Closing twice is fine."""
+        with self._lock:
+            if self._unusable != "closed":
+                self._unusable = "closed"
+                self.engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _one_each(self, params: SamplingParams | Sequence[SamplingParams] | None, number: int) -> list[SamplingParams]:
+        if params is None:
+            return [self.default_params] * number
+        if not isinstance(params, list | tuple):
+            return [cast(SamplingParams, params)] * number  # what is no SamplingParams becomes an error of each result
+        if len(params) != number:
+            raise ValueError(f"{len(params)} SamplingParams for {number} prompts: give one for all, or one for each")
+        return list(params)
+
+    def _submit(self, job: Job, *, streaming: bool = False) -> Ticket | RequestOutput:
+        with DeferredInterrupt(), self._lock:
+            self._check_usable()
+            if job.error:
+                return failed(job.error, job.prompt_ids)
+            try:
+                return self._collector.submit(job.prompt_ids, job.params, streaming=streaming)
+            except ValueError as error:
+                return failed(str(error), job.prompt_ids)
+
+    def _advance(self, ticket: Ticket, *, until_news: bool = False) -> None:
+        """Step the engine until this ticket is done, or has news. The lock is free between steps."""
+        with DeferredInterrupt() as interrupt:
+            while not (ticket.done or (until_news and ticket.news)):
+                with self._lock:
+                    self._check_usable()
+                    if not ticket.done:
+                        self._step()
+                interrupt.check()
+
+    def _step(self) -> None:
+        self._unusable = "broken: a step of its engine was cut short"
+        self._collector.step()
+        self._unusable = ""
+
+    def _check_usable(self) -> None:
+        if self._unusable:
+            raise RuntimeError(f"this LLM is {self._unusable}; make a new one")
+
+    def _drop(self, tickets: Iterable[Ticket | RequestOutput]) -> None:
+        with self._lock:
+            if not self._unusable:
+                for ticket in tickets:
+                    if isinstance(ticket, Ticket):
+                        self._collector.drop(ticket)
+
+    def _result(self, job: Job, ticket: Ticket | RequestOutput) -> RequestOutput:
+        output = ticket.output if isinstance(ticket, Ticket) else ticket
+        if job.chat is not None:
+            output.notices = job.chat.notices
+            for answer in output.outputs:
+                if answer.error is None:
+                    answer.message = self.desk.message(job, answer.token_ids, answer.finish_reason or "stop")
+        return output
+
+    def _events(self, ticket: Ticket | RequestOutput) -> Iterator[StreamEvent]:
+        if isinstance(ticket, RequestOutput):
+            yield StreamEvent(index=0, text="", token_ids=[], finish_reason="error", error=ticket.error)
+            return
+        try:
+            while not ticket.done or ticket.news:
+                self._advance(ticket, until_news=True)
+                while ticket.news:
+                    yield ticket.news.popleft()
+        finally:
+            self._drop([ticket])
+
+
+def _as_override(key: str, value: Any) -> str:
+    text = {None: "null", True: "true", False: "false"}.get(value, value) if isinstance(value, bool | None) else value
+    return f"{key.replace('__', '.')}={text}"

@@ -1,0 +1,146 @@
+"""`deepinfer generate`: answer one prompt, a file of prompts, or five of its own; the main job.
+
+Answers go to stdout, everything else to stderr. `prompt=` is one user message, rendered in the model's chat format.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from deepinfer.cli.generate_file import run_file
+from deepinfer.cli.plan import show
+from deepinfer.config.errors import ExitCode, Problem, Refused
+from deepinfer.config.facts import Facts, match_option, probe
+from deepinfer.config.runnable import unbuilt
+from deepinfer.config.tasks import Generate
+from deepinfer.plan import render
+from deepinfer.plan.resolve import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from deepinfer.api import LLM
+    from deepinfer.config.argv import Invocation
+    from deepinfer.config.specs import Spec
+    from deepinfer.plan.types import Plan
+    from deepinfer.serving.jobs import Job
+
+DEMO = (
+    "Who are you?",
+    "What is 347 + 285?",
+    "Make a JSON object: name Emma, age 31, city Oslo",
+    "Sort this list: 42, 7, 19, 3, 88",
+    "Tell me a short story about a fox.",
+)
+
+
+def run(spec: Spec, invocation: Invocation) -> int:
+    """Plan, build, answer. Raises Refused for what cannot be planned or is not built yet."""
+    facts = probe(spec)
+    plan = resolve(spec, facts, invocation.choices)
+    simulated = spec.executor.kind == "simulated"
+    lacks = "" if simulated else missing_devices(plan, facts)
+    if lacks:
+        show(render.text(plan))
+        print(lacks, file=sys.stderr)
+        return ExitCode.DEVICE
+    problems = [*_clashes(invocation), *([] if simulated else unbuilt(spec))]
+    if problems:
+        raise Refused(problems)
+    print(render.summary(plan), file=sys.stderr)
+
+    from deepinfer.api import LLM
+
+    with LLM.from_plan(plan) as llm:
+        assert isinstance(spec.task, Generate), "this is the verb of this task"
+        thinking = spec.task.thinking
+        if invocation.prompts is not None:
+            return run_file(llm, plan, invocation, thinking=thinking)
+        if invocation.prompt is not None:
+            prompt = sys.stdin.read() if invocation.prompt == "-" else invocation.prompt
+            return answer(llm, prompt, thinking=thinking)
+        typed = {override.partition("=")[0].lstrip("+") for override in invocation.overrides}
+        greedy = not typed & {"sampling", "sampling.temperature"}
+        return demo(llm, thinking=thinking, greedy=greedy)
+
+
+def missing_devices(plan: Plan, facts: Facts) -> str:
+    """One sentence of what the plan's hardware needs and this machine has; empty where nothing is missing."""
+    hardware, needed = plan.hardware, plan.layout.num_ranks
+    if hardware.kind == "cpu":
+        return ""
+    options = [hardware.option]
+    fitting = sum(match_option(device, options) is not None for device in facts.machine.devices)
+    if fitting >= needed:
+        return ""
+    floors = [f"{floor.what} {floor.at_least}".strip() for floor in plan.floors]
+    has = ", ".join(device.name for device in facts.machine.devices) or "no accelerator"
+    return (
+        f"This plan needs {needed} × {hardware.name}{' with ' + ', '.join(floors) if floors else ''}; "
+        f"this machine has {has}, so it was planned and not run: type hardware=cpu to run here."
+    )
+
+
+def _clashes(invocation: Invocation) -> list[Problem]:
+    if invocation.output is not None and invocation.prompts is None:
+        asked, found = f"output={invocation.output}", "no prompts= to go with it"
+        return [Problem(asked=asked, found=found, why="results are written for a file of prompts", fix="prompts=FILE")]
+    return []
+
+
+def answer(llm: LLM, prompt: str, *, thinking: bool) -> int:
+    """Print the answer to one user message as it grows; several answers, and reasoning, once they are whole."""
+    job = llm.desk.chat(prompt, llm.default_params, thinking=thinking)
+    _say(job.chat.notices if job.chat else ())
+    if not thinking and job.params.n == 1:
+        return _print_stream(llm, job)
+    (output,) = llm.run([job])
+    for number, one in enumerate(output.outputs, start=1):
+        if len(output.outputs) > 1:
+            print(f"--- {number}")
+        if one.error is not None:
+            _say([one.error])
+            continue
+        if one.message.reasoning_content:
+            print(f"<think>\n{one.message.reasoning_content}\n</think>")
+        print(one.message.content)
+    return ExitCode.OTHER if any(one.error for one in output.outputs) else ExitCode.OK
+
+
+def _print_stream(llm: LLM, job: Job) -> int:
+    error = None
+    for event in llm.stream_job(job):
+        sys.stdout.write(event.text)
+        sys.stdout.flush()
+        error = event.error
+    if error is None:
+        sys.stdout.write("\n")
+        return ExitCode.OK
+    _say([error])
+    return ExitCode.OTHER
+
+
+def demo(llm: LLM, *, thinking: bool, greedy: bool) -> int:
+    """Five prompts that show what a small model can do, each with its answer, and the speed of all together."""
+    params = llm.default_params
+    if greedy:
+        params = msgspec.structs.replace(params, temperature=0.0)
+    started_s = time.perf_counter()
+    outputs = llm.chat([[{"role": "user", "content": prompt}] for prompt in DEMO], params, thinking=thinking)
+    elapsed_s = time.perf_counter() - started_s
+    _say(dict.fromkeys(notice for output in outputs for notice in output.notices))
+    for prompt, output in zip(DEMO, outputs):
+        print(f"> {prompt}")
+        print(f"{output.message.content if output.error is None else f'error: {output.error}'}\n")
+    tokens = sum(len(answer.token_ids) for output in outputs for answer in output.outputs)
+    print(f"{tokens} tokens in {elapsed_s:.2f} s: {tokens / elapsed_s:.0f} tokens/s, {len(DEMO)} prompts together")
+    return ExitCode.OTHER if any(output.error for output in outputs) else ExitCode.OK
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(f"deepinfer: {line}", file=sys.stderr)

@@ -1,0 +1,74 @@
+"""--help, told by the configuration tree itself: the first line of every option file says what it is for."""
+
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from deepinfer.config.argv import VERBS, WORDS, WORDS_OF_VERB
+from deepinfer.config.runnable import NOT_BUILT
+from deepinfer.config.specs import Spec
+
+USAGE = "usage: deepinfer [verb] [group=option …] [group.key=value …] [flag …]"
+WORD_HELP = {
+    "prompt": "prompt=TEXT      one chat prompt, exactly as typed; may be the only argument",
+    "prompts": "prompts=FILE     JSON lines, one prompt each",
+    "output": "output=FILE      where answers go, as JSON lines; a run that was interrupted goes on where it stopped",
+    "format": "format=text|json|mermaid",
+    "explain": "explain=KEY      why a value is what it is",
+}
+FLAGS = """\
+flags
+  --help, --version
+  --cfg job --resolve [--package deploy.decode]   the composed configuration, before it is checked for meaning
+  --info defaults|defaults-tree|searchpath        where it comes from
+  --config-dir DIR                                options of your own: DIR/<group>/<option>.yaml
+  -m                                              a comma or range in a value makes a run of each point
+  --shell-completion install=bash                 eval "$(deepinfer -sc install=bash)" completes groups and keys"""
+ENDING = """\
+sizes and times may carry units: 64k is 64,000, 64Ki is 65,536; 80GiB, 1.5GB, 250ms
+exit codes: 0 well · 2 configuration · 3 plan · 4 device or toolkit missing · 5 weights · 6 memory · 7 network · 1 else
+
+examples
+  deepinfer
+  deepinfer prompt="It's 5, right?" sampling.max_tokens=64
+  deepinfer plan hardware=ascend950 parallel=ep64
+  deepinfer doctor"""
+
+
+def render_help(verb: str | None = None) -> str:
+    """The whole help, or that of one verb."""
+    if verb is not None:
+        words = [f"  {WORD_HELP[word]}" for word in WORDS_OF_VERB.get(verb, ())]
+        ending = "deepinfer --help lists all groups and options"
+        return "\n".join([USAGE.replace("[verb]", verb), "", *_verb_lines((verb,)), *words, "", ending])
+    parts = [USAGE, "\n".join(["verbs", *_verb_lines(VERBS)]), "\n".join(["strings, taken as typed", *_word_lines()])]
+    parts += [_group(group) for group in Spec.__struct_fields__ if group != "task"]
+    return "\n\n".join([*parts, FLAGS, ENDING])
+
+
+def options(group: str) -> list[str]:
+    """Option names of a group, without composing anything."""
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in _folder(group).iterdir() if entry.name.endswith(".yaml")
+    )
+
+
+def purpose(group: str, option: str) -> str:
+    """The first line of an option file, without its comment sign."""
+    return (_folder(group) / f"{option}.yaml").read_text("utf-8").partition("\n")[0].removeprefix("#").strip()
+
+
+def _folder(group: str) -> Traversable:
+    return files("deepinfer.conf") / group
+
+
+def _verb_lines(verbs: tuple[str, ...]) -> list[str]:
+    missing = NOT_BUILT["task.kind"]
+    return [f"  {verb:<10} {purpose('task', verb)}{' (not built yet)' if verb in missing else ''}" for verb in verbs]
+
+
+def _word_lines() -> list[str]:
+    return [f"  {WORD_HELP[word]}" for word in WORDS]
+
+
+def _group(group: str) -> str:
+    return "\n".join([f"{group}=", *(f"  {option:<14} {purpose(group, option)}" for option in options(group))])

@@ -1,0 +1,119 @@
+"""From the command line to a verb: parse, compose, convert, call; and the one place that turns failures into exit codes."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import cast
+
+from msgspec import structs
+
+from deepinfer.config import argv
+from deepinfer.config.argv import VERBS, WORDS_OF_VERB, CommandLine, Invocation
+from deepinfer.config.errors import ExitCode, Problem, Refused, listed
+from deepinfer.config.runnable import NOT_BUILT
+from deepinfer.config.specs import Spec
+
+Verb = Callable[[Spec, Invocation], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code (see `ExitCode`). Nothing a user types gives a traceback."""
+    try:
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("deepinfer: interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; end without complaint
+        return ExitCode.OK
+    except (ValueError, OSError) as error:
+        print(f"deepinfer: {error}", file=sys.stderr)
+        return int(getattr(error, "exit_code", ExitCode.OTHER))
+    except Exception:  # noqa: BLE001 — the outermost loop
+        traceback.print_exc()
+        print("deepinfer: this is a fault of deepinfer, not of your input; the lines above say where", file=sys.stderr)
+        return ExitCode.OTHER
+
+
+def _run(arguments: Sequence[str]) -> int:
+    line = argv.parse(arguments)
+    if line.has_flag("--help", "-h"):
+        return _help(line.verb)
+    if line.has_flag("--version"):
+        return _version()
+    if line.has_flag("--shell-completion", "-sc"):
+        from deepinfer.cli.inspect import complete
+
+        return complete(arguments)
+    line = with_verb(line)
+    if line.has_flag("--multirun", "-m"):
+        from deepinfer.cli.sweep import sweep
+
+        return sweep(line)
+    spec, choices = checked(line)
+    if line.has_flag("--cfg", "-c", "--info", "-i"):
+        from deepinfer.cli.inspect import view
+
+        return view(line)
+    return _call(line, spec, choices)
+
+
+def _help(verb: str | None) -> int:
+    from deepinfer.cli.help import render_help
+
+    print(render_help(verb))
+    return ExitCode.OK
+
+
+def _version() -> int:
+    from deepinfer import __version__
+
+    print(f"deepinfer {__version__}")
+    return ExitCode.OK
+
+
+def with_verb(line: CommandLine) -> CommandLine:
+    """The same line with its verb as an override: `serve x=y` is `x=y task=serve`."""
+    if line.verb is None:
+        return line
+    problems = [
+        Problem(asked=f"{line.verb} {text}", found="two tasks", why="the verb is the task", fix=text.partition("=")[2])
+        for text in line.overrides
+        if text.lstrip("+").startswith("task=") and text.partition("=")[2] != line.verb
+    ]
+    overrides = (*(text for text in line.overrides if not text.startswith("task=")), f"task={line.verb}")
+    return structs.replace(line, overrides=overrides, problems=(*line.problems, *problems))
+
+
+def checked(line: CommandLine) -> tuple[Spec, dict[str, str]]:
+    """The Spec of a line and the chosen options. Raises Refused with all that is wrong with it."""
+    from deepinfer.config.compose import read  # Hydra takes a quarter of a second to import
+
+    verb = line.verb or next((text[5:] for text in line.overrides if text.startswith("task=")), "generate")
+    return read(line, list(_misplaced_words(verb, line)), config_dir=line.flag_value("--config-dir", "-cd"))
+
+
+def _misplaced_words(verb: str, line: CommandLine) -> Iterator[Problem]:
+    """Strings of other verbs, and strings that exclude each other."""
+    for word, value in line.words.items():
+        takers = [taker for taker, words in WORDS_OF_VERB.items() if word in words]
+        if verb in VERBS and verb not in takers:
+            why, fix = f"it belongs to {listed(takers)}", f"{takers[0]} {word}={value}"
+            yield Problem(asked=f"{word}={value}", found=f"{verb} takes no {word}=", why=why, fix=fix)
+    if {"prompt", "prompts"} <= line.words.keys():
+        yield Problem(asked="prompt= and prompts=", found="two sources of prompts", why="one would be lost")
+
+
+def _call(line: CommandLine, spec: Spec, choices: dict[str, str]) -> int:
+    verb = spec.task.kind
+    if verb in NOT_BUILT["task.kind"]:
+        built = listed(name for name in VERBS if name not in NOT_BUILT["task.kind"])
+        why = f"built are {built}"
+        problem = Problem(asked=verb, found="this version has no such verb yet", why=why, code=ExitCode.OTHER)
+        raise Refused([problem])
+    run = cast(Verb, import_module(f"deepinfer.cli.{verb}").run)
+    return run(spec, Invocation(verb=verb, overrides=line.overrides, choices=choices, **line.words))

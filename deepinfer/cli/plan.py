@@ -1,0 +1,42 @@
+"""`deepinfer plan`: what would run, what it needs, what speaks against it. Touches no device and reads no weights."""
+
+import sys
+
+from deepinfer.config.argv import Invocation
+from deepinfer.config.errors import ExitCode
+from deepinfer.config.facts import probe
+from deepinfer.config.specs import Spec
+from deepinfer.plan import render
+from deepinfer.plan.mermaid import mermaid
+from deepinfer.plan.resolve import resolve
+
+
+def run(spec: Spec, invocation: Invocation) -> int:
+    """Print the plan in `invocation.format`, or why one of its values is what it is. Raises PlanErrors."""
+    plan = resolve(spec, probe(spec), invocation.choices)
+    if invocation.explain is not None:
+        from deepinfer.cli.explain import explain
+
+        print(explain(invocation.explain, spec, invocation, plan))
+    elif invocation.format == "json":
+        print(render.json_text(plan))
+    elif invocation.format == "mermaid":
+        print(mermaid(plan))
+    else:
+        show(render.text(plan))
+    return ExitCode.OK
+
+
+def show(text: str) -> None:
+    """Print plan text: plain into files and pipes, section names dimmed and warnings marked on a terminal."""
+    if not sys.stdout.isatty():
+        print(text)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)  # rich itself honours NO_COLOR
+    for line in text.splitlines():
+        section = line[: render.SECTION]
+        style = "bold yellow" if section.strip() == "warning" else "dim"
+        console.print(Text.assemble((section, style), line[render.SECTION :]))

@@ -1,0 +1,193 @@
+"""The command line before Hydra sees it: verb, flags, free text, overrides.
+
+Free text and paths are cut out here and never parsed: Hydra's grammar refuses about half of ordinary prompts and
+changes others. What is left is handed to Hydra, flags first, since its argparse splits positionals at a flag.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from deepinfer.config.errors import Problem, listed, nearest
+from deepinfer.config.keys import leaf_keys, text_keys
+
+VERBS = ("generate", "plan", "serve", "chat", "bench", "simulate", "tune", "doctor", "launch", "run_batch")
+WORDS = {  # strings of a verb, not of the configuration → the values they may have; () for free text
+    "prompt": (),
+    "prompts": (),
+    "output": (),
+    "format": ("text", "json", "mermaid"),
+    "explain": (),
+}
+WORDS_OF_VERB = {
+    "generate": ("prompt", "prompts", "output"),
+    "plan": ("format", "explain"),
+    "doctor": ("format",),
+}
+FLAGS = {  # flag → whether a value follows it; "?" where it may
+    "--help": "",
+    "-h": "",
+    "--version": "",
+    "--cfg": "value",
+    "-c": "value",
+    "--resolve": "",
+    "--package": "value",
+    "-p": "value",
+    "--info": "?",
+    "-i": "?",
+    "--shell-completion": "",
+    "-sc": "",
+    "--config-dir": "value",
+    "-cd": "value",
+    "--multirun": "",
+    "-m": "",
+}
+CFGS = ("job", "hydra", "all")
+INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+
+
+class Invocation(Struct, frozen=True, kw_only=True):
+    """What a verb gets beside the Spec: its own strings exactly as typed, and how the Spec came about."""
+
+    verb: str
+    prompt: str | None = None
+    prompts: str | None = None
+    output: str | None = None
+    format: str = "text"
+    explain: str | None = None
+    overrides: tuple[str, ...] = ()  # as typed, without verb, flags and the strings above
+    choices: dict[str, str] = {}  # group (or group@package) → chosen option
+
+
+class CommandLine(Struct, frozen=True, kw_only=True):
+    """One command line, taken apart. `texts` are the free-text keys of the configuration, dotted."""
+
+    verb: str | None
+    flags: tuple[str, ...]
+    words: dict[str, str]
+    texts: dict[str, str]
+    overrides: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+    def has_flag(self, *names: str) -> bool:
+        return any(flag in names for flag in self.flags)
+
+    def flag_value(self, *names: str) -> str | None:
+        """What follows a flag; of several the last."""
+        found = [value for flag, value in pairwise(self.flags) if flag in names]
+        return found[-1] if found else None
+
+
+def parse(argv: Sequence[str]) -> CommandLine:
+    """Take a command line apart. Never raises: what is wrong with it is in `problems`."""
+    flags, rest, problems = _split_flags(argv)
+    verb, rest = _take_verb(rest, problems)
+    words: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    overrides = []
+    for argument in rest:
+        key, equals, value = argument.partition("=")
+        if not equals and not argument.startswith("~"):
+            problems.append(_no_equals(argument))
+        elif key in WORDS:
+            problems.extend(_word_problems(key, value, words))
+            words[key] = value
+        elif key.lstrip("+") in text_keys():
+            texts[key.lstrip("+")] = value
+        else:
+            overrides.append(argument)
+    return CommandLine(
+        verb=verb,
+        flags=tuple(flags),
+        words=words,
+        texts=texts,
+        overrides=tuple(overrides),
+        problems=tuple(problems),
+    )
+
+
+def _split_flags(argv: Sequence[str]) -> tuple[list[str], list[str], list[Problem]]:
+    """Flags with their values, everything else, and what is wrong with the flags."""
+    flags: list[str] = []
+    rest: list[str] = []
+    problems: list[Problem] = []
+    waiting = deque(argv)
+    while waiting:
+        argument = waiting.popleft()
+        name, equals, value = argument.partition("=")
+        if not argument.startswith("-") or argument == "-":
+            rest.append(argument)
+        elif name not in FLAGS or (equals and not FLAGS[name]):
+            problems.append(_unknown_flag(name, value))
+        else:
+            if equals:
+                waiting.appendleft(value)
+            flags += [name, *_flag_value(name, waiting, problems)]
+    return flags, rest, [*problems, *_flag_problems(flags)]
+
+
+def _flag_value(name: str, waiting: deque[str], problems: list[Problem]) -> list[str]:
+    """The value that follows a flag; where it may be left out, only a word that fits is taken for one."""
+    if FLAGS[name] == "?":
+        return [waiting.popleft() if waiting and waiting[0] in INFOS else "all"]
+    if not FLAGS[name]:
+        return []
+    if waiting:
+        return [waiting.popleft()]
+    problems.append(Problem(asked=name, found="no value follows it", fix=f"{name} …"))
+    return []
+
+
+def _flag_problems(flags: Sequence[str]) -> Iterator[Problem]:
+    """Flags that make no sense as they stand."""
+    for name, value in pairwise(flags):
+        if name in ("--cfg", "-c") and value not in CFGS:
+            yield Problem(asked=f"{name} {value}", found="no such view", why=f"there are {listed(CFGS)}")
+    for name in ("--resolve", "--package", "-p"):
+        if name in flags and not {"--cfg", "-c", "--info", "-i"} & set(flags):
+            fix = f"--cfg job {name}"
+            yield Problem(asked=name, found="nothing is shown", why=f"{name} is for --cfg", fix=fix)
+
+
+def _unknown_flag(name: str, value: str) -> Problem:
+    key = name.lstrip("-").replace("-", "_")
+    close = nearest(name, FLAGS, cutoff=0.75)
+    homes = [full for full in leaf_keys() if key in (full, full.rsplit(".", 1)[-1])]
+    fix = f"{homes[0]}={value or '…'}" if homes else f"{close}" if close else ""
+    why = "options are written key=value, without dashes"
+    return Problem(asked=name, found="no such flag", why=why, fix=fix)
+
+
+def _take_verb(rest: list[str], problems: list[Problem]) -> tuple[str | None, list[str]]:
+    """The first word, when it is one. A word that is nearly a verb is not taken for anything else."""
+    if not rest or "=" in rest[0] or rest[0].startswith("~"):
+        return None, rest
+    if rest[0] in VERBS:
+        return rest[0], rest[1:]
+    close = nearest(rest[0], VERBS)
+    fix = " ".join([close, *rest[1:]]) if close else f'prompt="{rest[0]}"'
+    problems.append(Problem(asked=rest[0], found="no such verb", why=f"there are {listed(VERBS)}", fix=fix))
+    return None, rest[1:]
+
+
+def _no_equals(argument: str) -> Problem:
+    if argument in VERBS:
+        return Problem(asked=argument, found="a verb stands first", fix=f"deepinfer {argument} …")
+    found = "no '=' in it" if argument else "an empty argument"
+    return Problem(
+        asked=argument or "''", found=found, why="options are written key=value", fix=f"{argument or 'key'}=…"
+    )
+
+
+def _word_problems(key: str, value: str, words: dict[str, str]) -> Iterator[Problem]:
+    if key in words:
+        yield Problem(asked=f"{key}={value}", found=f"{key}= is given twice", why="one of them would be lost")
+    if WORDS[key] and value not in WORDS[key]:
+        close = nearest(value, WORDS[key])
+        known = listed(WORDS[key])
+        fix = f"{key}={close}" if close else ""
+        yield Problem(asked=f"{key}={value}", found=f"no such {key}", why=f"there are {known}", fix=fix)
+    if not WORDS[key] and not value and key != "prompt":
+        yield Problem(asked=f"{key}=", found="nothing after the '='", fix=f"{key}=…")

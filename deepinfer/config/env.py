@@ -1,0 +1,53 @@
+"""Environment variables of others. This is the only file that reads any; none of ours exists."""
+
+import os
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class Foreign(Struct, frozen=True, kw_only=True):
+    """What other programs' variables say about this process. None is unset; a number that does not parse is, too."""
+
+    hf_home: str | None = None  # cache folder of huggingface_hub
+    hf_endpoint: str | None = None
+    hf_offline: bool = False
+    hf_token_set: bool = False  # never the token itself
+    rank: int | None = None  # torchrun's rank of this process, all nodes together
+    local_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+    cuda_visible_devices: str | None = None
+    ascend_visible_devices: str | None = None
+    cuda_home: str | None = None
+    ascend_home: str | None = None  # set by CANN's set_env.sh
+    no_color: bool = False  # https://no-color.org: set and not empty
+
+
+def foreign(environ: Mapping[str, str] | None = None) -> Foreign:
+    """Read them now; `environ` stands in for the process's own in tests."""
+    env = os.environ if environ is None else environ
+    return Foreign(
+        hf_home=env.get("HF_HOME"),
+        hf_endpoint=env.get("HF_ENDPOINT"),
+        hf_offline=env.get("HF_HUB_OFFLINE", "").strip().lower() in ("1", "true", "yes", "on"),
+        hf_token_set=bool(env.get("HF_TOKEN")),
+        rank=_number(env, "RANK"),
+        local_rank=_number(env, "LOCAL_RANK"),
+        world_size=_number(env, "WORLD_SIZE"),
+        local_world_size=_number(env, "LOCAL_WORLD_SIZE"),
+        master_addr=env.get("MASTER_ADDR"),
+        master_port=_number(env, "MASTER_PORT"),
+        cuda_visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
+        ascend_visible_devices=env.get("ASCEND_RT_VISIBLE_DEVICES"),
+        cuda_home=env.get("CUDA_HOME") or env.get("CUDA_PATH"),
+        ascend_home=env.get("ASCEND_HOME_PATH") or env.get("ASCEND_TOOLKIT_HOME"),
+        no_color=bool(env.get("NO_COLOR")),
+    )
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name, "").strip()
+    return int(text) if text.isdecimal() else None

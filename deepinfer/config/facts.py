@@ -1,0 +1,99 @@
+"""What a plan may know besides the spec: this machine, the checkpoints in question, and the chip that `auto` found."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from msgspec import Struct
+
+from deepinfer.config.chips import AutoHardware, Chip, CpuChip, Hardware
+from deepinfer.config.headers import CheckpointFacts, read_checkpoint
+from deepinfer.config.machine import Host, Machine
+from deepinfer.config.probes import Device, MachineFacts, probe_machine
+from deepinfer.config.specs import Model, Spec
+
+FOLDER = "path"  # the key under which the checkpoint of model.path is found
+SHIPPED = ("v41_tiny", "v41_flash")
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """Everything that was looked up. With equal spec and facts a plan is equal, wherever it is made."""
+
+    machine: MachineFacts
+    checkpoints: dict[str, CheckpointFacts]  # by model name, and FOLDER for model.path
+    chip_option: str = ""  # which option of conf/hardware `auto` means here; empty where hardware is not auto
+    chip: Chip | None = None
+
+
+def probe(spec: Spec, machine: Machine | None = None) -> Facts:
+    """Look up what `resolve` needs for `spec`. Opens no device, reads no weights beyond a digest, uses no network."""
+    found = probe_machine(machine or Host())
+    option, chip = _chip(spec.hardware, found)
+    return Facts(machine=found, checkpoints=_checkpoints(spec.model), chip_option=option, chip=chip)
+
+
+def shipped_folder(name: str) -> Path:
+    """Where the package keeps the config.json (and for v41_tiny the weights) of a model it knows."""
+    return Path(str(resources.files("deepinfer") / "assets" / name))
+
+
+def hardware_options() -> list[str]:
+    """Names of the files in conf/hardware, sorted."""
+    return sorted(file.stem for file in _hardware_files())
+
+
+def match_option(device: Device, options: list[str]) -> str | None:
+    """The hardware option whose name is in the device's: "NVIDIA H200 NVL" → h200. Of several the longest is meant."""
+    name = device.name.lower().replace(" ", "").replace("_", "")
+    return max((option for option in options if option in name), key=len, default=None)
+
+
+def _chip(hardware: Hardware, machine: MachineFacts) -> tuple[str, Chip | None]:
+    if not isinstance(hardware, AutoHardware):
+        return "", None
+    options = [match_option(device, hardware_options()) for device in machine.devices]
+    option = next((name for name in options if name), "cpu")
+    chip = load_chip(option)
+    assert isinstance(chip, CpuChip) or machine.devices, "an accelerator is taken only where there is one"
+    return option, chip
+
+
+def load_chip(option: str) -> Chip:
+    """The chip facts of one file of conf/hardware. Raises Refused where the file is not right."""
+    from deepinfer.config.compose import load  # imports Hydra, which most callers of this module do not need
+
+    chip = load(f"hardware={option}").hardware
+    assert isinstance(chip, Chip), f"hardware={option} holds no chip facts"
+    return chip
+
+
+def _checkpoints(model: Model) -> dict[str, CheckpointFacts]:
+    names: tuple[str, ...] = SHIPPED if model.name == "auto" else (model.name,)
+    with_tensors = model.weights == "checkpoint"
+    found = {}
+    if model.path is not None:
+        found[FOLDER] = read_checkpoint(Path(model.path).expanduser(), with_tensors=with_tensors)
+        names = () if model.name == "auto" else names
+        with_tensors = False  # the named model then serves only for a comparison of the two config.json
+    for name in names:
+        found[name] = read_checkpoint(shipped_folder(name), with_tensors=with_tensors)
+    return found
+
+
+def chip_sheets() -> dict[str, dict[str, Any]]:
+    """Every file of conf/hardware as plain data, for readers that need no `Chip`; `auto` is left out.
+
+    Does by itself, and much faster, what Hydra does with these files: an option may build on one other of the group.
+    """
+    sheets = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in _hardware_files()}
+    for sheet in sheets.values():
+        for base in sheet.pop("defaults", ()):
+            if base != "_self_":
+                sheet.update({key: value for key, value in sheets[base].items() if key not in sheet})
+    return {option: sheets[option] for option in sorted(sheets) if sheets[option]["kind"] != "auto"}
+
+
+def _hardware_files() -> list[Path]:
+    folder = Path(str(resources.files("deepinfer.conf") / "hardware"))
+    return sorted(folder.glob("*.yaml"))

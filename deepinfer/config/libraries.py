@@ -1,0 +1,62 @@
+"""Python distributions that deepinfer uses or can use: lowest version, which extra brings it, what it is for."""
+
+from msgspec import Struct
+
+
+class Library(Struct, frozen=True, kw_only=True):
+    """One distribution. Without an `extra` it is in the default install; `how` replaces the usual way to get it."""
+
+    name: str
+    at_least: str = ""
+    below: str = ""  # the first version that is too new
+    extra: str = ""
+    why: str
+    how: str = ""
+
+    @property
+    def get(self) -> str:
+        """What to type, in a checkout, to have it."""
+        return self.how or (f"pip install -e '.[{self.extra}]'" if self.extra else "pip install -e .")
+
+
+_SOURCE = "pip install --no-build-isolation -e '.[sm100]'"  # built against the torch that is installed
+
+LIBRARIES = (
+    Library(name="hydra-core", at_least="1.3.8", below="1.5", why="composes the configuration"),
+    Library(name="omegaconf", at_least="2.3", why="Hydra's data"),
+    Library(name="msgspec", at_least="0.19", why="typed configuration and plans"),
+    Library(name="numpy", at_least="1.26", why="scheduler and sampler state"),
+    Library(name="torch", at_least="2.11", below="2.14", why="the model"),
+    Library(name="safetensors", at_least="0.5", why="checkpoints"),
+    Library(name="tokenizers", at_least="0.21", why="text to tokens"),
+    Library(name="huggingface_hub", at_least="0.30", why="fetches released weights"),
+    Library(name="deepseek-recipe", at_least="0.2.0", below="0.3", why="DeepSeek's chat format"),
+    Library(name="rich", at_least="13.7", why="tables and progress"),
+    Library(name="numba", at_least="0.61", why="fused loops on a CPU"),
+    Library(name="pyyaml", at_least="6", why="configuration files"),
+    Library(name="fastapi", at_least="0.115", extra="serve", why="HTTP server"),
+    Library(name="uvicorn", at_least="0.30", extra="serve", why="HTTP server"),
+    Library(name="prometheus-client", at_least="0.20", extra="serve", why="metrics"),
+    Library(name="pyzmq", at_least="26", extra="serve", why="messages between processes"),
+    Library(name="llguidance", at_least="1.9", extra="grammar", why="grammar=llguidance"),
+    Library(name="xgrammar", at_least="0.2", extra="xgrammar", why="grammar=xgrammar; brings transformers"),
+    Library(name="opentelemetry-sdk", at_least="1.30", extra="otel", why="traces"),
+    Library(name="opentelemetry-exporter-otlp-proto-grpc", at_least="1.30", extra="otel", why="traces"),
+    Library(name="optuna", at_least="5", extra="tune", why="searches the configuration"),
+    Library(name="matplotlib", at_least="3.9", extra="plot", why="plots of benchmarks"),
+    Library(name="ray", at_least="2.40", extra="ray", why="launcher=ray"),
+    Library(name="triton", at_least="3.6", extra="sm90", why="kernels=triton"),
+    Library(name="deepinfer-gemm", extra="sm100", why="kernels=deepseek: DeepGEMM", how=_SOURCE),
+    Library(name="deepinfer-flashmla", extra="sm100", why="kernels=deepseek: FlashMLA", how=_SOURCE),
+    Library(name="tile-kernels", at_least="2.1", extra="sm100", why="kernels=deepseek: mHC and n-grams", how=_SOURCE),
+    Library(name="sgl-flash-mla", extra="sm90-bench", why="a peer for attention benchmarks on Hopper"),
+    Library(name="transformers", at_least="5.20", extra="bench", why="a peer for end-to-end benchmarks"),
+    Library(
+        name="torch-npu",
+        at_least="2.13",
+        why="torch on Ascend",
+        how="pip install torch-npu, of the same release as torch and after CANN",
+        extra="ascend",
+    ),
+)
+BY_NAME = {library.name: library for library in LIBRARIES}

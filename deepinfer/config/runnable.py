@@ -1,0 +1,56 @@
+"""What can be planned but not yet run. A test freezes this list; it may only get shorter."""
+
+from operator import attrgetter
+
+from deepinfer.config.errors import ExitCode, Problem
+from deepinfer.config.specs import Spec
+
+NOT_BUILT: dict[str, tuple[str | int, ...]] = {
+    "task.kind": ("serve", "chat", "bench", "simulate", "tune", "launch", "run_batch"),
+    "hardware.kind": ("cuda", "ascend"),
+    "deploy.kind": ("disaggregated",),
+    "speculation.kind": ("dspark", "dspark_fixed", "ngram"),
+    "replay.kind": ("mask", "compact"),
+    "scheduler.async_depth": (1,),
+    "executor.kind": ("distributed",),
+    "cache.kind": ("prefix",),
+    "kernels.kind": ("triton", "deepseek"),
+    "grammar.kind": ("llguidance", "xgrammar"),
+    "launcher.kind": ("torchrun", "slurm", "ray", "kubernetes"),
+}
+MAX_RANKS = 1
+INSTEAD = {  # what to type in place of an entry's value
+    "task.kind": "deepinfer plan …",
+    "hardware.kind": "hardware=cpu",
+    "deploy.kind": "deploy=colocated",
+    "speculation.kind": "speculation=none",
+    "replay.kind": "replay=none",
+    "scheduler.async_depth": "scheduler.async_depth=0",
+    "executor.kind": "executor=local",
+    "cache.kind": "cache=paged",
+    "kernels.kind": "kernels=auto",
+    "grammar.kind": "grammar=none",
+    "launcher.kind": "launcher=local",
+}
+
+
+def unbuilt(spec: Spec) -> list[Problem]:
+    """Everything in a Spec that has no code behind it yet, by name. `plan` answers for all of it; a run must refuse."""
+    problems = []
+    for path, values in NOT_BUILT.items():
+        value = attrgetter(path)(spec)
+        if value in values:
+            problems.append(_problem(f"{path.removesuffix('.kind')}={value}", INSTEAD[path]))
+    if spec.parallel.num_ranks > MAX_RANKS:
+        problems.append(_problem(f"parallel: {spec.parallel.num_ranks} ranks", "parallel=single"))
+    return problems
+
+
+def _problem(asked: str, fix: str) -> Problem:
+    return Problem(
+        asked=asked,
+        found="this version has no code to run it",
+        why="it can be planned",
+        fix=fix,
+        code=ExitCode.OTHER,
+    )

@@ -1,0 +1,109 @@
+"""What stands around the engine: executors, grammars, the server, the load, the cluster."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from deepinfer.config.leaves import Component, Positive, Seconds, Share, Text
+
+
+class Executor(Component, frozen=True, kw_only=True):
+    """Who carries out a step."""
+
+
+class AutoExecutor(Executor, frozen=True, kw_only=True, tag="auto"):
+    pass
+
+
+class LocalExecutor(Executor, frozen=True, kw_only=True, tag="local"):
+    implementation = "deepinfer.engine.executor_local:LocalExecutor"
+
+
+class DistributedExecutor(Executor, frozen=True, kw_only=True, tag="distributed"):
+    implementation = "deepinfer.engine.executor_distributed:DistributedExecutor"
+    backend: Literal["auto", "gloo", "nccl", "hccl"]
+    join_timeout_s: Seconds
+
+
+class SimulatedExecutor(Executor, frozen=True, kw_only=True, tag="simulated"):
+    implementation = "deepinfer.engine.executor_simulated:SimulatedExecutor"
+    step_time_s: Seconds  # of every step, on the virtual clock
+
+
+class Grammar(Component, frozen=True, kw_only=True):
+    """Who turns a schema into token masks."""
+
+
+class NoGrammar(Grammar, frozen=True, kw_only=True, tag="none"):
+    pass
+
+
+class Llguidance(Grammar, frozen=True, kw_only=True, tag="llguidance"):
+    implementation = "deepinfer.sampling.grammar_llguidance:Llguidance"
+    compile_timeout_s: Seconds
+
+
+class Xgrammar(Grammar, frozen=True, kw_only=True, tag="xgrammar"):
+    implementation = "deepinfer.sampling.grammar_xgrammar:Xgrammar"
+    compile_timeout_s: Seconds
+
+
+class Serving(Component, frozen=True, kw_only=True, tag="http"):
+    host: Text
+    port: Annotated[int, Meta(ge=0, le=65535)]  # 0 takes a free one
+
+
+class Workload(Component, frozen=True, kw_only=True):
+    """The load a plan is costed for."""
+
+
+class SteadyWorkload(Workload, frozen=True, kw_only=True, tag="steady"):
+    """Requests of one size: means in tokens, and the share of the prompt that is in the cache already."""
+
+    prompt_tokens: Positive
+    output_tokens: Positive
+    cached_share: Share
+
+
+class TraceWorkload(Workload, frozen=True, kw_only=True, tag="trace"):
+    path: Text | None
+
+
+class Launcher(Component, frozen=True, kw_only=True):
+    """Who starts the ranks."""
+
+
+class LocalLauncher(Launcher, frozen=True, kw_only=True, tag="local"):
+    pass
+
+
+class TorchrunLauncher(Launcher, frozen=True, kw_only=True, tag="torchrun"):
+    pass
+
+
+class SlurmLauncher(Launcher, frozen=True, kw_only=True, tag="slurm"):
+    pass
+
+
+class RayLauncher(Launcher, frozen=True, kw_only=True, tag="ray"):
+    pass
+
+
+class KubernetesLauncher(Launcher, frozen=True, kw_only=True, tag="kubernetes"):
+    pass
+
+
+class Cluster(Component, frozen=True, kw_only=True):
+    """Site facts and a verified combination."""
+
+
+class NoCluster(Cluster, frozen=True, kw_only=True, tag="none"):
+    pass
+
+
+class Sweep(Component, frozen=True, kw_only=True):
+    """A tuning recipe."""
+
+
+class NoSweep(Sweep, frozen=True, kw_only=True, tag="none"):
+    pass

@@ -1,0 +1,1 @@
+"""Runs requests: the scheduler, the loop, and the executors that carry out its steps."""

@@ -1,0 +1,23 @@
+"""What the engine tells the output layer, step by step."""
+
+from __future__ import annotations
+
+import msgspec
+
+from deepinfer.interfaces import FinishReason, TokenLogprobs
+
+
+class TokenEvent(msgspec.Struct, gc=False):
+    """News of one sequence from one step.
+
+    `token_ids` are its new tokens in order; an end-of-sequence or stop token is among them. `logprobs` has one entry for each
+    of them where asked for. `prompt_logprobs` continues where the last event of this sequence stopped; its very first entry
+    is prompt position 1. `finish_reason` is set in the last event only, and `error` says what happened where it is "error".
+    """
+
+    request_id: int
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    error: str | None = None

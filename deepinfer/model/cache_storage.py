@@ -1,0 +1,91 @@
+"""Where a model's keys live: one pool of token blocks for compressed keys, one pool of per-sequence state.
+
+Legend: A blocks or slots · B rows of a block or ring · R bytes of a packed row, or numbers of a plain one.
+"""
+
+import torch
+from torch import Tensor
+
+from deepinfer.arch.cache import CacheLayout, SourceLayout
+from deepinfer.arch.config import V41Config
+from deepinfer.ops.rows import RowKind
+
+NAN_BYTE = 0xFF  # decodes to NaN in every packed format, and in float32, float64 and bfloat16
+
+
+class ModelCache:
+    """Storage for `num_blocks` blocks of tokens and `num_slots` sequences, as `layout` lays it out.
+
+    Nothing needs clearing when a block or a slot changes hands: a reader masks whatever its sequence did not write.
+    A slot holds first the compressor tails (accumulator dtype), then one ring of window keys per layer.
+    """
+
+    def __init__(self, config: V41Config, layout: CacheLayout, *, num_blocks: int, num_slots: int) -> None:
+        self.config, self.layout, self.num_blocks, self.num_slots = config, layout, num_blocks, num_slots
+        self.dtype: torch.dtype = getattr(torch, layout.dtype)
+        self.packed = layout.numerics != "none"
+        self.blocks = torch.zeros(num_blocks, layout.padded_block_bytes, dtype=torch.uint8)
+        self.state = torch.zeros(num_slots, layout.padded_state_bytes, dtype=torch.uint8)
+        self._row_dtype = torch.uint8 if self.packed else self.dtype
+        self.main_rows = {s.layer: self._block_rows(s, s.main_offset, layout.main_entry_bytes) for s in layout.sources}
+        self.index_rows = {
+            s.layer: self._block_rows(s, s.index_offset, layout.index_entry_bytes) for s in layout.sources
+        }
+        self.tails = {layer: self._tail(i) for i, layer in enumerate(layout.tail_sources)}
+        self.rings = [self._ring(layer) for layer in range(layout.num_window_layers)]
+
+    @property
+    def nbytes(self) -> int:
+        return self.blocks.nbytes + self.state.nbytes
+
+    def kind(self, packed_kind: RowKind) -> RowKind:
+        """The row kind to store `packed_kind` rows as: itself, or plain numbers when nothing is quantised."""
+        return packed_kind if self.packed else "plain"
+
+    def fill_nan(self, blocks: list[int]) -> None:
+        """Overwrite blocks with bytes that decode to NaN: what no test may ever see again."""
+        self.blocks[blocks] = NAN_BYTE
+
+    def fill_nan_slots(self, slots: list[int]) -> None:
+        """The same for the rings and tails of sequence slots."""
+        self.state[slots] = NAN_BYTE
+
+    def _block_rows(self, source: SourceLayout, offset: int, entry_bytes: int) -> Tensor:
+        """View [num_blocks, entries, R]."""
+        shape = (self.num_blocks, source.entries)
+        return _strided(
+            self.blocks, self._row_dtype, shape, (self.layout.padded_block_bytes, entry_bytes), offset, entry_bytes
+        )
+
+    def _ring(self, layer: int) -> Tensor:
+        """View [num_slots, ring_slots, R] of a window layer; draft layers follow the trunk."""
+        lay, entry_bytes = self.layout, self.layout.window_entry_bytes
+        offset = len(lay.tail_sources) * lay.tail_bytes + layer * lay.ring_slots * entry_bytes
+        shape = (self.num_slots, lay.ring_slots)
+        return _strided(self.state, self._row_dtype, shape, (lay.padded_state_bytes, entry_bytes), offset, entry_bytes)
+
+    def _tail(self, number: int) -> Tensor:
+        """View [num_slots, tail_slots, 2 · K]: a token's value, then its gate."""
+        lay = self.layout
+        entry_bytes = lay.tail_bytes // lay.tail_slots
+        dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
+        shape = (self.num_slots, lay.tail_slots)
+        return _strided(
+            self.state, dtype, shape, (lay.padded_state_bytes, entry_bytes), number * lay.tail_bytes, entry_bytes
+        )
+
+
+def _strided(
+    pool: Tensor,
+    dtype: torch.dtype,
+    shape: tuple[int, int],
+    strides_bytes: tuple[int, int],
+    offset_bytes: int,
+    row_bytes: int,
+) -> Tensor:
+    size = dtype.itemsize
+    assert not any(n % size for n in (*strides_bytes, offset_bytes, row_bytes)), (
+        "a row must begin on a border of its dtype"
+    )
+    strides = tuple(n // size for n in strides_bytes)
+    return pool.view(-1).view(dtype).as_strided((*shape, row_bytes // size), (*strides, 1), offset_bytes // size)

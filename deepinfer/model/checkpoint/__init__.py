@@ -1,0 +1,1 @@
+"""Released checkpoints: read, check, write, invent (dummy weights) and fetch them."""

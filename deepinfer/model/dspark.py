@@ -1,0 +1,130 @@
+"""The DSpark draft module: a block of drafts in one pass over the main model's features, then a first-order bias loop.
+
+Its window keys come only from main-model features of accepted positions, never from drafts. A block's slots see those keys and
+each other, in both directions. Slot 0 holds the newest token (at position t + 1, where t is the last position with a feature);
+the other slots hold a noise token. Slot i proposes the token at position t + 2 + i.
+
+Legend: S sequences · Q slots of a block · N streams · D hidden · H heads · K head dim · W window · F features · V vocabulary.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepinfer.arch.cache import Numerics
+from deepinfer.arch.config import V41Config
+from deepinfer.model.attention import Attention
+from deepinfer.model.layer import Experts, Site
+from deepinfer.model.layer_weights import LayerWeights, WeightSource, draft_layer
+from deepinfer.model.rope import RopeTable, inverse_frequencies
+from deepinfer.ops import Ops
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """`tokens_SQ` int64; `logits_SQV` they were chosen from; `confidence_SQ` before the sigmoid: its slot's chance of acceptance."""
+
+    tokens_SQ: Tensor
+    logits_SQV: Tensor
+    confidence_SQ: Tensor
+
+
+class DSpark:
+    """The `mtp.*` part of a checkpoint. Embedding and head are the main model's."""
+
+    def __init__(
+        self, config: V41Config, weights: Mapping[str, Tensor], ops: Ops, *, numerics: Numerics, dtype: str
+    ) -> None:
+        self.config, self.ops = config, ops
+        source = WeightSource(weights, getattr(torch, dtype))
+        last = f"mtp.{config.num_nextn_predict_layers - 1}."
+        self.embed_VD, self.head_VD = source("embed.weight"), source("head.weight")
+        self.main_proj_DF, self.main_norm_D = source("mtp.0.main_proj.weight"), source("mtp.0.main_norm.weight")
+        self.norm_D = source(last + "norm.weight")
+        self.markov_embed_VR = source(last + "markov_head.embed.weight")
+        self.markov_head_VR = source(last + "markov_head.head.weight")
+        self.confidence_1X = source(last + "confidence_head.proj.weight")
+        self.layers = [
+            DraftLayer(config, ops, draft_layer(source, config, i), i, numerics)
+            for i in range(config.num_nextn_predict_layers)
+        ]
+        self.rope = RopeTable(inverse_frequencies(config, compressed=False), source.wide_dtype)
+        self.quantise = ops.quantise_activation if numerics == "full" else lambda x: x
+
+    def context_keys(self, features_TF: Tensor, positions_T: Tensor) -> list[Tensor]:
+        """One [T, K] of window keys per draft layer, rotated and rounded as a ring stores them."""
+        main_TD = self.ops.linear(self.quantise(features_TF), self.main_proj_DF)
+        main_TD = self.ops.rms_norm(main_TD, self.main_norm_D, self.config.rms_norm_eps)
+        rope_T2F = self.rope(positions_T)
+        return [layer.window_keys(main_TD, rope_T2F) for layer in self.layers]
+
+    def block(self, newest_S: Tensor, positions_S: Tensor, windows: list[Tensor], mask_SW: Tensor) -> Tensor:
+        """Hidden states [S, Q, D] of a block, before the norm.
+
+        `newest_S`, `positions_S`: each sequence's newest token and its position t + 1. `windows`: per draft layer keys [S, W, K] of
+        positions t - W + 1 … t in order, zeros where `mask_SW` is False.
+        """
+        c, slots = self.config, self.config.dspark_block_size
+        ids_SQ = torch.full((len(newest_S), slots), c.dspark_noise_token_id)
+        ids_SQ[:, 0] = newest_S
+        rope_T2F = self.rope((positions_S.unsqueeze(1) + torch.arange(slots)).flatten())
+        x_TND = self.embed_VD[ids_SQ.flatten()].unsqueeze(1).repeat(1, c.hc_mult, 1)
+        mix_TN = torch.zeros(x_TND.shape[:2], dtype=rope_T2F.dtype)
+        mix_TN[:, 0] = 1
+        mask_TW = mask_SW.repeat_interleave(slots, dim=0)
+        for layer, window_SWK in zip(self.layers, windows):
+            window_TWK = window_SWK.repeat_interleave(slots, dim=0)
+            x_TND, mix_TN = layer(x_TND, mix_TN, rope_T2F, window_TWK, mask_TW)
+        return self.ops.hyper_collapse(x_TND, mix_TN).unflatten(0, (-1, slots))
+
+    def draft(self, hidden_SQD: Tensor, newest_S: Tensor, choose: Callable[[Tensor, int], Tensor]) -> Drafts:
+        """Proposals of a block. `choose(logits [S, V], slot)` picks each slot's tokens; the next slot is biased by them."""
+        ops = self.ops
+        normed = ops.rms_norm(hidden_SQD.flatten(0, 1), self.norm_D, self.config.rms_norm_eps)
+        base_SQV = ops.linear(normed, self.head_VD).unflatten(0, hidden_SQD.shape[:2])
+        previous_S, tokens, logits, confidence = newest_S, [], [], []
+        for slot in range(hidden_SQD.shape[1]):
+            markov_SR = self.markov_embed_VR[previous_S]
+            logits_SV = base_SQV[:, slot] + ops.linear(markov_SR, self.markov_head_VR)
+            evidence = torch.cat((hidden_SQD[:, slot], markov_SR), dim=-1)
+            confidence.append(ops.linear(evidence, self.confidence_1X).squeeze(1))
+            previous_S = choose(logits_SV, slot)
+            tokens.append(previous_S)
+            logits.append(logits_SV)
+        return Drafts(torch.stack(tokens, 1), torch.stack(logits, 1), torch.stack(confidence, 1))
+
+
+class DraftLayer:
+    """A window-only layer whose queries also see every key of their own block."""
+
+    def __init__(self, config: V41Config, ops: Ops, weights: LayerWeights, number: int, numerics: Numerics) -> None:
+        self.slots, self.ops = config.dspark_block_size, ops
+        self.attn_site, self.ffn_site = Site(config, ops, weights.attn_site), Site(config, ops, weights.ffn_site)
+        self.attention = Attention(config, ops, weights.attention, config.num_hidden_layers + number, numerics)
+        self.experts = Experts(config, ops, weights.experts, numerics)
+
+    def __call__(
+        self, x_TND: Tensor, mix_TN: Tensor, rope_T2F: Tensor, window_TWK: Tensor, mask_TW: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        def attend(u_TD: Tensor) -> Tensor:
+            return self.attend(u_TD, rope_T2F, window_TWK, mask_TW)
+
+        x_TND, mix_TN = self.attn_site(x_TND, mix_TN, attend)
+        return self.ffn_site(x_TND, mix_TN, self.experts)
+
+    def window_keys(self, main_TD: Tensor, rope_T2F: Tensor) -> Tensor:
+        """Keys [T, K] of main-model features."""
+        return self.attention.quantise_window(self.attention.project_down(main_TD, rope_T2F)[1])
+
+    def attend(self, x_TD: Tensor, rope_T2F: Tensor, window_TWK: Tensor, mask_TW: Tensor) -> Tensor:
+        att = self.attention
+        latent_TR, key_TK = att.project_down(x_TD, rope_T2F)
+        q_THK = att.project_queries(latent_TR, rope_T2F)[0]
+        block_SQK = att.quantise_window(key_TK).unflatten(0, (-1, self.slots))
+        block_TQK = block_SQK.repeat_interleave(self.slots, dim=0)
+        seen_TQ = torch.ones(block_TQK.shape[:2], dtype=torch.bool)
+        scale = att.config.head_dim**-0.5
+        out = self.ops.attention(q_THK, window_TWK, mask_TW, block_TQK, seen_TQ, att.weights.sink_H, scale)
+        return att.project_out(out, rope_T2F)

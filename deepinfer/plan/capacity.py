@@ -1,0 +1,131 @@
+"""How many tokens and sequences fit, and what is wrong when too few do."""
+
+from msgspec import Struct
+
+from deepinfer.config.errors import ExitCode, Problem
+from deepinfer.plan.layout import lay_out, valid_expert_degrees
+from deepinfer.plan.ledger import Ledger
+from deepinfer.plan.memory import Scene, budget, fixed_bytes, pool_blocks, rank_groups, weight_items
+from deepinfer.plan.roles import choose, key_of
+from deepinfer.plan.types import Capacity, Layout, RankMemory
+
+GB = 1e9
+DEGREES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+OPTIONS = {2: "ep2", 4: "ep4", 8: "ep8", 64: "ep64", 128: "ep128"}  # of conf/parallel
+
+
+class Fit(Struct, frozen=True, kw_only=True):
+    """The budgets of all ranks and what they can hold."""
+
+    memory: tuple[RankMemory, ...]
+    capacity: Capacity
+    max_model_len: int
+
+
+def fit(scene: Scene, layout: Layout, ledger: Ledger) -> Fit:
+    """Fill every rank's memory with cache and settle the longest sequence. Problems go to the ledger (exit code 6)."""
+    case = scene.case
+    asked_len = case.spec.model.max_model_len
+    longest = case.config.max_position_embeddings if asked_len == "auto" else asked_len
+    groups = [(role, rank, numbers, weight_items(scene, rank, role)) for role, rank, numbers in rank_groups(layout)]
+    blocks: dict[str, int] = {}
+    rules: dict[str, str] = {}
+    for role, rank, numbers, items in groups:
+        free = scene.usable_bytes - fixed_bytes(scene, items)
+        count, rules[role.name] = pool_blocks(scene, free, longest)
+        blocks[role.name] = min(count, blocks.get(role.name, count))
+        if free < 0:
+            ledger.refuse(_too_big(scene, layout, budget(scene, role, rank, numbers, 0)))
+        elif count * scene.cache.padded_block_bytes > free:
+            ledger.refuse(_pool_too_big(scene, count, free))
+    memory = tuple(budget(scene, role, rank, numbers, blocks[role.name]) for role, rank, numbers, _ in groups)
+    for name, rule in rules.items():
+        if rule:
+            key = "cache.memory_bytes" if name == "all" else f"cache.memory_bytes of {name}"
+            ledger.decide(key, blocks[name] * scene.cache.padded_block_bytes, rule)
+    smallest = min(blocks.values()) * scene.cache.block_tokens
+    if smallest < longest and not ledger.problems:
+        longest = _shorten(scene, smallest, longest, ledger)
+    decode = layout.roles[-1]  # answers live there, so it decides what can run at once
+    num_blocks = blocks[decode.name]
+    tokens = num_blocks * scene.cache.block_tokens
+    slots = case.spec.scheduler.max_num_seqs
+    groups_of_ranks = decode.replicas * decode.attention_dp
+    capacity = Capacity(
+        num_blocks=num_blocks,
+        tokens=tokens,
+        sequences=slots,
+        sequences_at_max_len=min(slots, num_blocks // max(1, -(-longest // scene.cache.block_tokens))),
+        all_tokens=tokens * groups_of_ranks,
+        all_sequences=slots * groups_of_ranks,
+    )
+    return Fit(memory=memory, capacity=capacity, max_model_len=longest)
+
+
+def _shorten(scene: Scene, tokens: int, longest: int, ledger: Ledger) -> int:
+    """The cache is smaller than one longest sequence: an "auto" gives way, a number does not."""
+    block = scene.cache.padded_block_bytes
+    if scene.case.spec.model.max_model_len == "auto" and tokens >= scene.cache.block_tokens:
+        rule = f"the cache holds {tokens:,} tokens, the model could take {longest:,}"
+        ledger.decide("model.max_model_len", tokens, rule, runner_up=longest)
+        return tokens
+    need = -(-longest // scene.cache.block_tokens) * block
+    ledger.refuse(
+        Problem(
+            asked=f"model.max_model_len={longest}",
+            found=f"the cache holds {tokens:,} tokens in {tokens // scene.cache.block_tokens:,} blocks",
+            why=f"one such sequence needs {need:,} B of cache",
+            fix=f"model.max_model_len={tokens}" if tokens else f"cache.memory_bytes={need}",
+            code=ExitCode.MEMORY,
+        )
+    )
+    return longest
+
+
+def _pool_too_big(scene: Scene, count: int, free: int) -> Problem:
+    cache, block = scene.case.spec.cache, scene.cache.padded_block_bytes
+    most = free // block
+    by_number = cache.num_blocks != "auto"
+    return Problem(
+        asked=f"cache.num_blocks={cache.num_blocks}" if by_number else f"cache.memory_bytes={cache.memory_bytes}",
+        found=f"{count:,} blocks take {count * block / GB:.2f} GB",
+        why=f"{free / GB:.2f} GB are left beside weights and state",
+        fix=f"cache.num_blocks={most}" if by_number else f"cache.memory_bytes={most * block}",
+        code=ExitCode.MEMORY,
+    )
+
+
+def _too_big(scene: Scene, layout: Layout, memory: RankMemory) -> Problem:
+    case = scene.case
+    largest = sorted((item for item in memory.items if item.place == "device"), key=lambda item: -item.num_bytes)[:3]
+    parts = ", ".join(f"{item.name} {item.num_bytes / GB:.1f}" for item in largest)
+    role = memory.role
+    where = f"ranks {memory.ranks}" if layout.num_ranks > 1 else "the rank"
+    limit = "of this machine's memory may be used for it" if case.is_cpu else "of each device may be used"
+    return Problem(
+        asked=f"model={case.model_name} on {case.chip.name}, {layout.num_ranks} rank{'s' * (layout.num_ranks > 1)}",
+        found=f"{where} would hold {memory.device_bytes / GB:.1f} GB before the first cache block (GB: {parts})",
+        why=f"{scene.usable_bytes / GB:.1f} GB {limit}",
+        fix=_smallest_layout(scene, role),
+        code=ExitCode.MEMORY,
+    )
+
+
+def _smallest_layout(scene: Scene, role: str) -> str:
+    """The fewest ranks that hold the model with experts spread over all of them, tables on the hosts if need be."""
+    case = scene.case
+    if case.is_cpu:
+        return "model=v41_tiny" if case.model_name == "v41_flash" else "scheduler.max_num_batched_tokens=256"
+    parallel = next(degrees for name, _, degrees in case.roles if name == role)
+    drafting = case.drafting.num_draft_layers > 0
+    for degree in DEGREES:
+        if degree not in valid_expert_degrees(case.config, degree, 0, drafting=drafting):
+            continue
+        spread = type(parallel)(attention_dp=degree, context=1, expert=degree, redundant_experts=0, engram="host")
+        layout = lay_out(((role, 1, spread),), case.config, case.chip, {role: "host"})
+        needs = [fixed_bytes(scene, weight_items(scene, rank, plan)) for plan, rank, _ in rank_groups(layout)]
+        if max(needs) <= scene.usable_bytes:
+            key = key_of(role)
+            by_degrees = f"{key}.attention_dp={degree} {key}.expert={degree}"
+            return choose(role, OPTIONS[degree]) if degree in OPTIONS else by_degrees
+    return ""

@@ -1,0 +1,201 @@
+"""The catalogue of ops: which backends there are, what each requires, and which one an op takes.
+
+Chips, toolkits and libraries are compared as data; no backend is imported. A backend without code in this version can
+be planned with. `auto` takes it only for hardware that this version cannot run on at all, where a plan is all there is.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from deepinfer.config.chips import Chip
+from deepinfer.config.errors import listed, nearest
+from deepinfer.config.runnable import NOT_BUILT
+from deepinfer.plan.ledger import Ledger, plan_problem
+from deepinfer.plan.types import OpChoice, Resident
+
+OPS = {  # field of the Ops record → what it does
+    "linear": "matrix product",
+    "grouped_linear": "block-diagonal matrix product of the attention output",
+    "rms_norm": "RMSNorm",
+    "quantise_activation": "FP8 activations",
+    "quantise_index": "FP4 index queries and keys",
+    "rotate": "rotary embedding and its inverse",
+    "hyper_coefficients": "coefficients of the residual streams",
+    "hyper_collapse": "streams to one row",
+    "hyper_mix": "one row back into the streams",
+    "write_rows": "packing rows into the caches",
+    "read_rows": "unpacking rows of the caches",
+    "attention": "window and selected entries under one softmax with sinks",
+    "pool_pairs": "two tokens to one entry",
+    "index_scores": "scores of compressed entries",
+    "best_entries": "top-k",
+    "candidate_blocks": "blocks that later layers may choose from",
+    "keep_candidates": "scores outside those blocks dropped",
+    "router_scores": "scores of experts",
+    "choose_experts": "choice and weights of experts",
+    "swiglu": "gated activation of an expert",
+    "routed_experts": "the chosen experts of every row",
+    "engram_rows": "n-gram hash and gather",
+    "engram_add": "gate and addition of the n-gram memory",
+}
+CLASS_OP = {  # class of weights → the op whose backend says how they lie in memory
+    "embed": "linear",
+    "head": "linear",
+    "dense": "linear",
+    "experts": "routed_experts",
+    "engram": "engram_rows",
+    "draft": "linear",
+}
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to carry out ops. Empty `architectures` means any, `lacks` names ops it has not.
+
+    `implementation` makes a whole Ops record, of which a plan may take some fields only.
+    """
+
+    name: str
+    kinds: tuple[str, ...]  # of hardware
+    architectures: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()  # distributions; lowest versions are in config/libraries.py
+    resident: Resident
+    implementation: str
+    in_this_version: bool
+    about: str
+
+
+BACKENDS = (
+    Backend(
+        name="reference",
+        kinds=("cpu", "cuda", "ascend", "virtual"),
+        resident="expanded",
+        implementation="deepinfer.ops.reference:reference",
+        in_this_version=True,
+        about="plain torch, batch-invariant; the twin that every kernel is checked against",
+    ),
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        architectures=("sm90", "sm100", "sm103"),
+        libraries=("triton",),
+        resident="packed",
+        implementation="deepinfer.ops.triton:triton",
+        in_this_version=False,
+        about="our own kernels for Hopper and later",
+    ),
+    Backend(
+        name="deepseek",
+        kinds=("cuda",),
+        architectures=("sm100", "sm103"),
+        lacks=("pool_pairs",),
+        libraries=("deepinfer-gemm", "deepinfer-flashmla", "tile-kernels"),
+        resident="packed",
+        implementation="deepinfer.ops.deepseek:deepseek",
+        in_this_version=False,
+        about="DeepSeek's DeepGEMM, FlashMLA and TileKernels; Blackwell only",
+    ),
+    Backend(
+        name="ascend",
+        kinds=("ascend",),
+        architectures=("ascend950",),
+        libraries=("torch-npu",),
+        resident="packed",
+        implementation="deepinfer.ops.ascend:ascend",
+        in_this_version=False,
+        about="kernels for Ascend 950 through CANN",
+    ),
+)
+BY_NAME = {backend.name: backend for backend in BACKENDS}
+
+
+def choose_ops(chip: Chip, kernels_kind: str, pins: Mapping[str, str], ledger: Ledger) -> tuple[OpChoice, ...]:
+    """A backend for every op: the pinned one, the one asked for as a whole, or the first of the chip's list."""
+    bad = set(_refuse_pins(pins, chip, ledger))
+    if kernels_kind not in ("auto", *BY_NAME):
+        ledger.refuse(plan_problem(f"kernels={kernels_kind}", "no such backend", f"there are {listed(BY_NAME)}"))
+        kernels_kind = "auto"
+    elif kernels_kind != "auto":
+        reason = unfit(BY_NAME[kernels_kind], None, chip)
+        if reason:
+            ledger.refuse(plan_problem(f"kernels={kernels_kind}", reason, _able(chip), "kernels=auto"))
+            kernels_kind = "auto"
+    good_pins = {op: backend for op, backend in pins.items() if op not in bad}
+    return tuple(_choose(op, chip, kernels_kind, good_pins) for op in OPS)
+
+
+def unfit(backend: Backend, op: str | None, chip: Chip) -> str:
+    """Why a backend cannot do an op on a chip; empty when it can."""
+    architecture = chip.architecture.value
+    if chip.kind not in backend.kinds:
+        return f"{backend.name} is for {listed(backend.kinds)}, the chip is {chip.kind}"
+    if backend.architectures and architecture not in backend.architectures:
+        return f"{backend.name} is built for {listed(backend.architectures)}, the chip is {architecture}"
+    if op in backend.lacks:
+        return f"{backend.name} has no {op}"
+    return ""
+
+
+def used_backends(ops: Iterable[OpChoice]) -> list[Backend]:
+    """The backends of a plan, in catalogue order."""
+    names = {choice.backend for choice in ops}
+    return [backend for backend in BACKENDS if backend.name in names]
+
+
+def _choose(op: str, chip: Chip, kernels_kind: str, pins: Mapping[str, str]) -> OpChoice:
+    if op in pins:
+        return _choice(op, BY_NAME[pins[op]], f"pinned by kernels.ops.{op}")
+    if kernels_kind != "auto" and not unfit(BY_NAME[kernels_kind], op, chip):
+        return _choice(op, BY_NAME[kernels_kind], f"kernels={kernels_kind}", "reference")
+    passed_over = []
+    plan_only = chip.kind in NOT_BUILT["hardware.kind"]
+    for name in chip.op_backends:
+        backend = BY_NAME.get(name)
+        if backend is None:
+            passed_over.append(f"{name} is unknown")
+        elif unfit(backend, op, chip):
+            passed_over.append(unfit(backend, op, chip))
+        elif not backend.in_this_version and not plan_only:
+            passed_over.append(f"{name} is not in this version")
+        else:
+            rest = chip.op_backends[chip.op_backends.index(name) + 1 :]
+            order = "first" if not passed_over else "first that can"
+            missing = "" if backend.in_this_version else "; planned, no code in this version"
+            reason = f"{order} of the chip's list{missing}"
+            return _choice(op, backend, reason, ", ".join(passed_over) or listed(rest[:1]))
+    return _choice(op, BY_NAME["reference"], "nothing else can", ", ".join(passed_over))
+
+
+def _choice(op: str, backend: Backend, reason: str, runner_up: str = "") -> OpChoice:
+    return OpChoice(
+        op=op,
+        backend=backend.name,
+        implementation=backend.implementation,
+        resident=backend.resident,
+        reason=reason,
+        runner_up="" if runner_up in (backend.name, "nothing") else runner_up,
+    )
+
+
+def _refuse_pins(pins: Mapping[str, str], chip: Chip, ledger: Ledger) -> Iterable[str]:
+    for op, name in pins.items():
+        asked = f"kernels.ops.{op}={name}"
+        if op not in OPS:
+            close = nearest(op, OPS)
+            fix = f"kernels.ops={{{close}: {name}}}" if close else ""
+            ledger.refuse(plan_problem(asked, f"no op {op!r}", f"there are {listed(OPS)}", fix))
+        elif name not in BY_NAME:
+            close = nearest(name, BY_NAME)
+            fix = f"kernels.ops={{{op}: {close}}}" if close else ""
+            ledger.refuse(plan_problem(asked, f"no backend {name!r}", f"there are {listed(BY_NAME)}", fix))
+        elif reason := unfit(BY_NAME[name], op, chip):
+            ledger.refuse(plan_problem(asked, reason, _able(chip), f"kernels.ops={{{op}: reference}}"))
+        else:
+            continue
+        yield op
+
+
+def _able(chip: Chip) -> str:
+    able = [backend.name for backend in BACKENDS if not unfit(backend, None, chip)]
+    return f"{chip.name} can take {listed(able)}"

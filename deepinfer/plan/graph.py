@@ -1,0 +1,156 @@
+"""The engine graph as data: one node for each part, what it is built from and what it needs.
+
+Implementations are "module:attribute" strings, looked up only when an engine is built; an empty one means that the
+seam's trivial answer needs no part at all.
+"""
+
+from typing import Any
+
+import msgspec
+
+from deepinfer.config.leaves import Component
+from deepinfer.config.specs import NoReplay, NoSpeculation, PrefixCache
+from deepinfer.config.surroundings import DistributedExecutor, LocalExecutor, NoGrammar, SimulatedExecutor
+from deepinfer.plan.settle import Case
+from deepinfer.plan.types import Node, OpChoice
+
+EXECUTORS: dict[str, type[Component]] = {
+    "local": LocalExecutor,
+    "distributed": DistributedExecutor,
+    "simulated": SimulatedExecutor,
+}
+AUTO_SETTINGS: dict[str, dict[str, Any]] = {  # of an executor that "auto" chose: the values of conf/executor
+    "local": {},
+    "distributed": {"backend": "auto", "join_timeout_s": 60.0},
+    "simulated": {"step_time_s": 0.001},
+}
+WEIGHTS = {
+    "checkpoint": "deepinfer.model.checkpoint.weights:load_weights",
+    "dummy": "deepinfer.model.checkpoint.dummy:dummy_weights",
+}
+
+
+def build_graph(case: Case, ops: tuple[OpChoice, ...]) -> tuple[Node, ...]:
+    """Nodes in an order in which each stands after what it needs."""
+    nodes = [
+        *_model_nodes(case, ops),
+        _node("cache", "cache", "deepinfer.model.cache_storage:ModelCache", option="cache", spec=case.spec.cache),
+        _node("sampler", "sampler", "deepinfer.sampling.sampler:Sampler", reason="one sampler serves every option"),
+        *_speculation_nodes(case),
+        *_option_nodes(case),
+    ]
+    drafter = ("drafter", "verifier") if case.drafting.depth else ()
+    nodes.append(_executor(case, ("model", "cache", "sampler", *drafter)))
+    spec = case.spec.scheduler
+    index = ("prefix_index",) if isinstance(case.spec.cache, PrefixCache) else ()
+    needs = ("cache", *index)
+    nodes.append(_node("scheduler", "scheduler", spec.implementation, needs=needs, option="scheduler", spec=spec))
+    needs = ("scheduler", "executor", *(("grammar",) if not isinstance(case.spec.grammar, NoGrammar) else ()))
+    nodes.append(_node("engine", "engine", "deepinfer.engine.engine:Engine", needs=needs))
+    return tuple(nodes)
+
+
+def _model_nodes(case: Case, ops: tuple[OpChoice, ...]) -> list[Node]:
+    kind = case.spec.model.weights
+    backends = sorted({choice.implementation for choice in ops})
+    names = sorted({choice.backend for choice in ops})
+    reason = f"model.weights={kind}"
+    spread = any(parallel.expert > 1 for _, _, parallel in case.roles)
+    dispatch = "deepinfer.parallel.all_to_all:AllToAllDispatch" if spread else ""
+    dispatch_reason = "experts are spread over ranks" if spread else "every rank holds all experts"
+    return [
+        _node("weights", "weights", WEIGHTS[kind], reason=reason, runner_up="dummy" if kind == "checkpoint" else ""),
+        *(
+            _node(f"ops.{name}", "ops", implementation, reason="see the ops of the plan")
+            for name, implementation in zip(names, backends, strict=True)
+        ),
+        _node("dispatch", "expert_dispatch", dispatch, option="parallel", reason=dispatch_reason),
+        _node(
+            "model",
+            "model",
+            "deepinfer.model.v41:V41Model",
+            needs=("weights", *(f"ops.{name}" for name in names), "dispatch"),
+            reason="the only architecture",
+        ),
+    ]
+
+
+def _speculation_nodes(case: Case) -> list[Node]:
+    spec = case.spec.speculation
+    if isinstance(spec, NoSpeculation):
+        return [_node("drafter", "drafter", "", option="speculation", spec=spec, reason="nothing is drafted")]
+    verifier = {
+        "coupled": "deepinfer.speculation.coupled:CoupledVerifier",
+        "rejection": "deepinfer.speculation.rejection:RejectionVerifier",
+    }[case.numerics.verify]
+    other = "rejection" if case.numerics.verify == "coupled" else "coupled"
+    return [
+        _node("drafter", "drafter", spec.implementation, needs=("model",), option="speculation", spec=spec),
+        _node("verifier", "verifier", verifier, needs=("drafter", "sampler"), option="speculation", runner_up=other),
+    ]
+
+
+def _option_nodes(case: Case) -> list[Node]:
+    """Parts that are there only when an option other than the trivial one is chosen."""
+    found: list[tuple[str, Component, tuple[str, ...], str, str]] = []
+    cache, replay, grammar = case.spec.cache, case.spec.replay, case.spec.grammar
+    if isinstance(cache, PrefixCache):
+        found.append(("prefix_index", cache, ("cache",), "cache", "paged"))
+    if not isinstance(replay, NoReplay):
+        found.append(("replay", replay, ("model",), "replay", "none"))
+    if not isinstance(grammar, NoGrammar):
+        found.append(("grammar", grammar, (), "grammar", "none"))
+    return [
+        _node(name, name, spec.implementation, needs=needs, option=option, spec=spec, runner_up=runner_up)
+        for name, spec, needs, option, runner_up in found
+    ]
+
+
+def _executor(case: Case, needs: tuple[str, ...]) -> Node:
+    chosen = case.spec.executor
+    spec = chosen if chosen.kind == case.executor else None
+    implementation = spec.implementation if spec else EXECUTORS[case.executor].implementation
+    reason = f"executor={chosen.kind}" + (f", hence {case.executor}" if spec is None else "")
+    runner_up = "simulated" if case.executor != "simulated" else "local"
+    node = _node(
+        "executor",
+        "executor",
+        implementation,
+        needs=needs,
+        option="executor",
+        spec=spec,
+        reason=reason,
+        runner_up=runner_up,
+    )
+    if spec is not None:
+        return node
+    return msgspec.structs.replace(node, option=f"executor={case.executor}", settings=AUTO_SETTINGS[case.executor])
+
+
+def _node(
+    name: str,
+    seam: str,
+    implementation: str,
+    *,
+    needs: tuple[str, ...] = (),
+    option: str = "",
+    spec: Component | None = None,
+    reason: str = "",
+    runner_up: str = "",
+) -> Node:
+    return Node(
+        name=name,
+        seam=seam,
+        implementation=implementation,
+        needs=needs,
+        option=f"{option}={spec.kind}" if option and spec else option,
+        reason=reason or (f"{option}={spec.kind}" if option and spec else ""),
+        runner_up=runner_up,
+        settings=_settings(spec) if spec else {},
+    )
+
+
+def _settings(spec: Component) -> dict[str, Any]:
+    """The keys of an option as plain data, without its tag."""
+    data: dict[str, Any] = msgspec.to_builtins(spec)
+    return {key: value for key, value in data.items() if key != "kind"}

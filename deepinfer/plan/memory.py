@@ -1,0 +1,193 @@
+"""The memory of every rank: what is held, what is left, and how much cache that makes."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from deepinfer.arch.cache import CacheLayout
+from deepinfer.config.facts import match_option
+from deepinfer.config.specs import PrefixCache
+from deepinfer.plan.catalog import CLASS_OP
+from deepinfer.plan.settle import Case
+from deepinfer.plan.sizes import Weights
+from deepinfer.plan.types import Layout, MemoryItem, OpChoice, RankMemory, RankPlan, Resident, RolePlan
+
+CPU_SHARE = 0.9  # of what is free now: the rest is the interpreter's, the page cache's and other programs'
+DEVICE_SHARE = 0.92  # of a device: the rest goes to the driver's context, communication buffers and fragmentation
+CPU_POOL_SHARE = 0.5  # of what is left beside weights: a laptop has other work to do
+CPU_POOL_CAP = 2 * 2**30
+
+
+class Scene(Struct, frozen=True, kw_only=True):
+    """Everything a budget depends on."""
+
+    case: Case
+    weights: Weights
+    cache: CacheLayout
+    ops: tuple[OpChoice, ...]
+    usable_bytes: int
+    workspace_bytes: int
+    state_bytes: int  # of all state slots of one rank
+
+    @property
+    def resident(self) -> dict[str, Resident]:
+        by_op = {choice.op: choice.resident for choice in self.ops}
+        return {name: by_op[op] for name, op in CLASS_OP.items()}
+
+
+def usable_memory(case: Case) -> tuple[int, int, bool]:
+    """Memory of one rank's device, what may be used of it, and whether it was measured. A number given wins."""
+    sheet, machine = case.chip.memory_bytes, case.facts.machine
+    given = sheet.source == "as given"
+    if case.is_cpu:
+        measured = not given and machine.available_bytes > 0
+        total = machine.available_bytes if measured else sheet.value
+        return total // case.num_ranks, int(total * CPU_SHARE) // case.num_ranks, measured
+    here = [device for device in machine.devices if device.memory_bytes and match_option(device, [case.option])]
+    if given or not case.option or not here:
+        return sheet.value, int(sheet.value * DEVICE_SHARE), False
+    smallest = min(here, key=lambda device: device.memory_bytes)
+    free = min(device.free_bytes or device.memory_bytes for device in here)
+    return smallest.memory_bytes, min(int(smallest.memory_bytes * DEVICE_SHARE), free), True
+
+
+def weight_items(scene: Scene, rank: RankPlan, role: RolePlan) -> list[MemoryItem]:
+    """The weights that one rank holds, a line for each class."""
+    case, weights, resident, dtype = scene.case, scene.weights, scene.resident, scene.case.numerics.dtype
+    items = [
+        MemoryItem(name=name, num_bytes=weights.shared(name, resident[name], dtype), place="device")
+        for name in ("embed", "head", "dense")
+    ]
+    held = rank.experts[1] - rank.experts[0]
+    items.append(
+        MemoryItem(
+            name="experts",
+            num_bytes=weights.experts("experts", resident["experts"], dtype, held),
+            place="device",
+            note=f"{held} of {case.config.n_routed_experts} a layer, {resident['experts']}",
+        )
+    )
+    items.append(_engram(scene, rank, role))
+    items.append(_draft(scene, rank))
+    if case.config.vision is not None:
+        items.append(MemoryItem(name="vision", num_bytes=0, place="nowhere", note="skipped: text only"))
+    return items
+
+
+def _engram(scene: Scene, rank: RankPlan, role: RolePlan) -> MemoryItem:
+    row_bytes = scene.weights.engram_row_bytes(scene.resident["engram"], scene.case.numerics.dtype)
+    rows = num_engram_rows(rank)
+    host = role.engram == "host" and not scene.case.is_cpu
+    where = "memory" if scene.case.is_cpu else "host memory" if host else "device memory"
+    total = sum(scene.case.config.engram_num_embeddings)
+    return MemoryItem(
+        name="engram",
+        num_bytes=rows * row_bytes,
+        place="host" if host else "device",
+        note=f"{rows:,} of {total:,} rows of {row_bytes} B in {where}",
+    )
+
+
+def _draft(scene: Scene, rank: RankPlan) -> MemoryItem:
+    case, weights, kind = scene.case, scene.weights, scene.resident["draft"]
+    if not case.drafting.num_draft_layers:
+        return MemoryItem(
+            name="draft", num_bytes=0, place="nowhere", note=f"not loaded: speculation={case.drafting.kind}"
+        )
+    held = rank.draft_experts[1] - rank.draft_experts[0]
+    num_bytes = weights.shared("draft", kind, case.numerics.dtype)
+    num_bytes += weights.experts("draft", kind, case.numerics.dtype, held)
+    note = f"{case.drafting.num_draft_layers} layers, {held} of {case.config.dspark_n_routed_experts} experts a layer"
+    return MemoryItem(name="draft", num_bytes=num_bytes, place="device", note=note)
+
+
+def rank_groups(layout: Layout) -> list[tuple[RolePlan, RankPlan, list[int]]]:
+    """Ranks that hold as many experts, together: role, the fullest of them, and all their numbers.
+
+    Shares of the n-gram tables may differ by a row a table inside a group.
+    """
+    roles: dict[str, RolePlan] = {role.name: role for role in layout.roles}
+    groups: dict[tuple[str, int, int], tuple[RankPlan, list[int]]] = {}
+    for rank in layout.ranks:
+        key = (rank.role, rank.experts[1] - rank.experts[0], rank.draft_experts[1] - rank.draft_experts[0])
+        fullest, numbers = groups.get(key, (rank, []))
+        numbers.append(rank.rank)
+        groups[key] = (max(fullest, rank, key=num_engram_rows), numbers)
+    return [(roles[role], fullest, numbers) for (role, _, _), (fullest, numbers) in groups.items()]
+
+
+def num_engram_rows(rank: RankPlan) -> int:
+    """Rows of all n-gram tables that a rank holds."""
+    return sum(stop - start for start, stop in rank.engram_rows)
+
+
+def fixed_bytes(scene: Scene, items: Sequence[MemoryItem]) -> int:
+    """Device bytes that are taken before the first cache block."""
+    held = sum(item.num_bytes for item in items if item.place == "device")
+    return held + scene.workspace_bytes + scene.state_bytes
+
+
+def pool_blocks(scene: Scene, free_bytes: int, wanted_tokens: int) -> tuple[int, str]:
+    """Blocks of the KV pool, as asked or as many as may be taken of `free_bytes`; and the rule if it was "auto"."""
+    cache, block = scene.case.spec.cache, scene.cache.padded_block_bytes
+    if cache.num_blocks != "auto":
+        return cache.num_blocks, ""
+    if cache.memory_bytes != "auto":
+        return cache.memory_bytes // block, ""
+    limits = {"all that is left of the device": free_bytes}
+    if scene.case.is_cpu:
+        limits = {
+            f"{CPU_POOL_SHARE:.0%} of what is left beside weights": int(free_bytes * CPU_POOL_SHARE),
+            f"at most {CPU_POOL_CAP // 2**30} GiB of a CPU's memory": CPU_POOL_CAP,
+        }
+    if not isinstance(cache, PrefixCache):  # which keeps blocks of finished requests, so more always helps
+        blocks_each = -(-wanted_tokens // scene.cache.block_tokens)
+        limits["scheduler.max_num_seqs sequences of model.max_model_len tokens need no more"] = (
+            blocks_each * scene.case.spec.scheduler.max_num_seqs * block
+        )
+    rule = min(limits, key=limits.__getitem__)
+    return max(0, limits[rule]) // block, rule
+
+
+def budget(scene: Scene, role: RolePlan, rank: RankPlan, numbers: list[int], num_blocks: int) -> RankMemory:
+    """The table of one group of ranks."""
+    case, cache = scene.case, scene.cache
+    slots = case.spec.scheduler.max_num_seqs
+    items = weight_items(scene, rank, role)
+    items += [
+        MemoryItem(
+            name="kv_pool",
+            num_bytes=num_blocks * cache.padded_block_bytes,
+            place="device",
+            note=f"{num_blocks:,} blocks of {cache.padded_block_bytes:,} B for {cache.block_tokens} tokens",
+        ),
+        MemoryItem(
+            name="state",
+            num_bytes=scene.state_bytes,
+            place="device",
+            note=f"{slots} sequences of {cache.padded_state_bytes:,} B",
+        ),
+        MemoryItem(name="workspace", num_bytes=scene.workspace_bytes, place="device", exact=False, note="estimate"),
+    ]
+    device_bytes = sum(item.num_bytes for item in items if item.place == "device")
+    return RankMemory(
+        ranks=spans(numbers),
+        role=role.name,
+        items=tuple(items),
+        device_bytes=device_bytes,
+        host_bytes=sum(item.num_bytes for item in items if item.place == "host"),
+        headroom_bytes=scene.usable_bytes - device_bytes,
+        num_blocks=num_blocks,
+        num_state_slots=slots,
+    )
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Rising numbers as text: [0, 1, 2, 5] → "0-2,5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)

@@ -1,0 +1,122 @@
+"""What each hardware target and each library asks of a machine, what the machine has, and how to get the rest."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from deepinfer.config.libraries import BY_NAME as LIBRARY
+from deepinfer.config.libraries import LIBRARIES, Library
+from deepinfer.config.probes import Device, MachineFacts
+from deepinfer.config.runnable import NOT_BUILT
+from deepinfer.plan.catalog import BY_NAME as BACKEND
+from deepinfer.plan.floors import found_version, meets
+from deepinfer.plan.types import Frozen
+
+GET = {  # how to get what is no Python distribution
+    "os": "run it on Linux: a machine, a virtual machine or a container",
+    "python": "install Python {at_least} (uv python install {at_least}, or your system's package), then make setup",
+    "gcc": "apt-get install gcc-{at_least} g++-{at_least}, and let gcc mean that one",
+    "cuda": "install the CUDA toolkit {at_least}: https://developer.nvidia.com/cuda-downloads",
+    "driver": "install NVIDIA driver {at_least} or newer: https://www.nvidia.com/drivers",
+    "cann": "install CANN {at_least} and source its set_env.sh: https://www.hiascend.com/cann",
+}
+DEVICE = "device"
+
+
+class Finding(Frozen, frozen=True, kw_only=True):
+    """One prerequisite of one target. `found` is empty where the thing is not there, `how` where nothing is to do."""
+
+    what: str
+    needs: str
+    found: str
+    met: bool
+    how: str = ""
+
+
+class Target(Frozen, frozen=True, kw_only=True):
+    """One option of conf/hardware against one machine. `built` says whether this version has code to run there."""
+
+    option: str
+    name: str
+    about: str
+    built: bool
+    findings: tuple[Finding, ...]
+
+    @property
+    def ready(self) -> bool:
+        return self.built and all(finding.met for finding in self.findings)
+
+
+def targets(sheets: Mapping[str, Mapping[str, Any]], machine: MachineFacts) -> tuple[Target, ...]:
+    """Every chip sheet (option → plain data of conf/hardware) held against a machine. Virtual chips need nothing."""
+    return tuple(_target(option, sheet, machine) for option, sheet in sheets.items() if sheet["kind"] != "virtual")
+
+
+def libraries(machine: MachineFacts) -> tuple[tuple[Library, Finding], ...]:
+    """Every distribution that deepinfer uses or can use."""
+    return tuple((library, library_finding(library, machine)) for library in LIBRARIES)
+
+
+def library_finding(library: Library, machine: MachineFacts) -> Finding:
+    """Whether a distribution is there in a version that will do."""
+    found = machine.libraries.get(library.name, "")
+    met = meets(found, library.at_least) and not (library.below and meets(found, library.below))
+    needs = " ".join(
+        filter(None, (f"≥ {library.at_least}" * bool(library.at_least), f"< {library.below}" * bool(library.below)))
+    )
+    return Finding(what=library.name, needs=needs or "any", found=found, met=met, how="" if met else library.get)
+
+
+def device_fits(device: Device, kind: str, architecture: str) -> bool:
+    """Whether a device is of the architecture that a chip sheet names."""
+    if kind == "cuda":
+        return device.vendor == "nvidia" and f"sm{device.compute_capability.replace('.', '')}" == architecture
+    if kind == "ascend":
+        return device.vendor == "huawei" and architecture.removeprefix("ascend") in device.name
+    return False
+
+
+def _target(option: str, sheet: Mapping[str, Any], machine: MachineFacts) -> Target:
+    findings = []
+    if sheet["kind"] != "cpu":
+        findings.append(_device(sheet, machine))
+    for facts in (sheet["platform"], sheet["toolkit"]):
+        findings += [_floor(what, fact["value"], machine) for what, fact in facts.items()]
+    findings.append(_torch(sheet["kind"], machine))
+    names = dict.fromkeys(library for backend in sheet["op_backends"] for library in BACKEND[backend].libraries)
+    findings += [library_finding(LIBRARY[name], machine) for name in names]
+    built = sheet["kind"] not in NOT_BUILT["hardware.kind"]
+    return Target(option=option, name=sheet["name"], about=sheet["chips_note"], built=built, findings=tuple(findings))
+
+
+def _device(sheet: Mapping[str, Any], machine: MachineFacts) -> Finding:
+    architecture = sheet["architecture"]["value"]
+    fitting = [device for device in machine.devices if device_fits(device, sheet["kind"], architecture)]
+    there = fitting or machine.devices
+    found = ", ".join(f"{count} × {name}" for name, count in _counted(device.name for device in there))
+    how = "" if fitting else f"run it on a machine with {sheet['name']}; deepinfer plan answers here"
+    return Finding(what=DEVICE, needs=f"{sheet['name']} ({architecture})", found=found, met=bool(fitting), how=how)
+
+
+def _torch(kind: str, machine: MachineFacts) -> Finding:
+    """torch in a version that will do, and not the CPU build where there are GPUs to drive."""
+    finding = library_finding(LIBRARY["torch"], machine)
+    if kind != "cuda" or not finding.found.endswith("+cpu"):
+        return finding
+    how = "reinstall torch from PyPI, whose wheels for Linux are CUDA builds"
+    return msgspec.structs.replace(finding, needs=f"{finding.needs}, CUDA build", met=False, how=how)
+
+
+def _floor(what: str, at_least: str, machine: MachineFacts) -> Finding:
+    found = found_version(what, machine)
+    met = meets(found, at_least)
+    needs = f"≥ {at_least}" if at_least[:1].isdigit() else at_least
+    return Finding(what=what, needs=needs, found=found, met=met, how="" if met else GET[what].format(at_least=at_least))
+
+
+def _counted(names: Any) -> list[tuple[str, int]]:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return list(counts.items())

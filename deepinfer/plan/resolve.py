@@ -1,0 +1,167 @@
+"""`resolve(spec, facts)`: a pure function from what was asked and what was looked up to a plan, or to all faults."""
+
+import sys
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from deepinfer.arch.cache import CacheLayout
+from deepinfer.config.facts import FOLDER, SHIPPED, Facts
+from deepinfer.config.specs import Spec
+from deepinfer.plan.capacity import Fit, fit
+from deepinfer.plan.catalog import choose_ops, used_backends
+from deepinfer.plan.checks import check
+from deepinfer.plan.digest import digest, numerics_digest, rank_digest
+from deepinfer.plan.engram_place import place_tables
+from deepinfer.plan.floors import floors_of
+from deepinfer.plan.graph import build_graph
+from deepinfer.plan.layout import lay_out, widest_link
+from deepinfer.plan.ledger import Ledger
+from deepinfer.plan.memory import Scene, usable_memory
+from deepinfer.plan.notes import differences, write_notes
+from deepinfer.plan.settle import Case, settle
+from deepinfer.plan.sizes import Weights
+from deepinfer.plan.types import HardwarePlan, ModelPlan, Plan, PlanErrors
+from deepinfer.plan.workspace import workspace_bytes
+
+
+def resolve(spec: Spec, facts: Facts, choices: Mapping[str, str] | None = None) -> Plan:
+    """The plan for `spec` on the grounds of `facts`; `choices` names the options that were taken, for the text.
+
+    Raises PlanErrors with every problem: of checkpoint and config.json, of the layout against the model, of ops against
+    the chip, of memory. Its `exit_code` is the lowest class among them.
+    """
+    ledger = Ledger()
+    choices = dict(choices or {})
+    case = settle(spec, facts, choices, ledger)
+    if case is None:
+        raise PlanErrors(ledger.problems)
+    ledger.problems += check(case)
+    ops = choose_ops(case.chip, spec.kernels.kind, spec.kernels.ops, ledger)
+    if ledger.problems:
+        raise PlanErrors(ledger.problems)  # sizes of a layout that cannot be would say nothing
+    cache = _cache_layout(case)
+    _, usable, _ = usable_memory(case)
+    scene = Scene(
+        case=case,
+        weights=Weights(case.config),
+        cache=cache,
+        ops=ops,
+        usable_bytes=usable,
+        workspace_bytes=_workspace(case, any(choice.resident == "expanded" for choice in ops)),
+        state_bytes=spec.scheduler.max_num_seqs * cache.padded_state_bytes,
+    )
+    layout = lay_out(case.roles, case.config, case.chip, place_tables(scene, ledger))
+    fitted = fit(scene, layout, ledger)
+    if ledger.problems:
+        raise PlanErrors(ledger.problems)
+    write_notes(case, ops, layout, ledger)
+    plan = Plan(
+        deepinfer=sys.modules["deepinfer"].__version__,  # an import of the package would lead through all its doors
+        task=spec.task.kind,
+        model=_model_plan(scene, fitted),
+        hardware=_hardware_plan(case),
+        layout=layout,
+        memory=fitted.memory,
+        capacity=fitted.capacity,
+        cache=cache,
+        numerics=case.numerics,
+        drafting=case.drafting,
+        scheduler=spec.scheduler,
+        sampling=spec.sampling,
+        graph=build_graph(case, ops),
+        ops=ops,
+        floors=floors_of(case.chip, used_backends(ops)),
+        decisions=tuple(ledger.decisions),
+        notes=tuple(ledger.notes),
+        warnings=tuple(ledger.warnings),
+        choices=choices,
+    )
+    return structs.replace(plan, rank_digest=rank_digest(plan), numerics_digest=numerics_digest(plan))
+
+
+def _cache_layout(case: Case) -> CacheLayout:
+    return CacheLayout.of(
+        case.config,
+        numerics=case.numerics.numerics,
+        dtype=case.numerics.dtype,
+        block_tokens=case.spec.cache.block_tokens,
+        num_draft_layers=case.drafting.num_draft_layers,
+        backtrack=case.drafting.backtrack,
+    )
+
+
+def _workspace(case: Case, gathers: bool) -> int:
+    asked = case.spec.model.max_model_len
+    longest = case.config.max_position_embeddings if asked == "auto" else asked
+    return workspace_bytes(
+        case.config, case.numerics, case.spec.scheduler, case.drafting, max_model_len=longest, gathers=gathers
+    )
+
+
+def _model_plan(scene: Scene, fitted: Fit) -> ModelPlan:
+    case, model = scene.case, scene.case.spec.model
+    classes = scene.weights.classes()
+    source, location, weights_digest = _origin(case)
+    drafting = CacheLayout.of(
+        case.config,
+        numerics=case.numerics.numerics,
+        dtype=case.numerics.dtype,
+        block_tokens=case.spec.cache.block_tokens,
+        num_draft_layers=case.config.num_nextn_predict_layers,
+        backtrack=case.config.dspark_block_size + 1,
+    )
+    return ModelPlan(
+        name=case.model_name,
+        source=source,  # type: ignore[arg-type]
+        location=location,
+        weights=model.weights,
+        config=case.config,
+        config_digest=digest(case.config),
+        weights_digest=weights_digest,
+        num_tensors=sum(item.num_tensors for item in classes),
+        checkpoint_bytes=sum(item.num_bytes for item in classes),
+        classes=classes,
+        growing_bytes_per_token=round(scene.cache.growing_bytes_per_token),
+        block_bytes=scene.cache.block_bytes,
+        padded_block_bytes=scene.cache.padded_block_bytes,
+        fixed_bytes_per_sequence=scene.cache.padded_state_bytes,
+        drafting_fixed_bytes_per_sequence=drafting.padded_state_bytes,
+        drafting_depth=case.config.dspark_block_size if case.config.num_nextn_predict_layers else 0,
+        max_model_len=fitted.max_model_len,
+        differences=differences(case),
+    )
+
+
+def _origin(case: Case) -> tuple[str, str, str]:
+    """Where the weights come from, and a fingerprint of them (of their name where they are not here yet)."""
+    model, checkpoint = case.spec.model, case.checkpoint
+    if model.weights == "dummy":
+        return "dummy", "made up from a fixed seed", digest(["dummy", digest(case.config)])
+    if FOLDER in case.facts.checkpoints:
+        return "folder", checkpoint.folder, checkpoint.digest
+    if checkpoint.files:
+        return "package", f"the {case.model_name} that ships with deepinfer", checkpoint.digest
+    assert case.model_name in SHIPPED and model.weights == "checkpoint"
+    where = f"{model.repo}@{model.revision or 'main'}" if model.repo else RELEASED
+    return "hub", where, digest(["hub", where])
+
+
+RELEASED = "deepseek-ai/DeepSeek-V4.1-Flash-1017@main"  # what v41_flash means where model=auto names no repository
+
+
+def _hardware_plan(case: Case) -> HardwarePlan:
+    total, usable, measured = usable_memory(case)
+    domain, devices = widest_link(case.chip)
+    return HardwarePlan(
+        kind=case.chip.kind,  # type: ignore[arg-type]
+        option=case.option or case.chip.kind,
+        name=case.chip.name,
+        vendor=case.chip.vendor,
+        architecture=case.chip.architecture.value,
+        memory_bytes=total,
+        usable_bytes=usable,
+        measured=measured,
+        domain=domain,
+        domain_devices=devices,
+    )

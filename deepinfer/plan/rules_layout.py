@@ -1,0 +1,92 @@
+"""Rules about ranks: what the degrees divide, and who carries out a step."""
+
+from collections.abc import Iterator
+
+from deepinfer.config.errors import Problem, listed
+from deepinfer.config.specs import Disaggregated, Parallel
+from deepinfer.config.surroundings import DistributedExecutor
+from deepinfer.plan.layout import valid_expert_degrees
+from deepinfer.plan.ledger import plan_problem
+from deepinfer.plan.roles import choose, key_of
+from deepinfer.plan.settle import Case
+
+COLLECTIVES = {"cpu": "gloo", "cuda": "nccl", "ascend": "hccl", "virtual": "gloo"}
+
+
+def experts_divide(case: Case) -> Iterator[Problem]:
+    """Expert groups must split the ranks and the experts of trunk and drafter evenly."""
+    drafting, config = case.drafting.num_draft_layers > 0, case.config
+    for role, _, parallel in case.roles:
+        degree, ranks, redundant = parallel.expert, parallel.num_ranks, parallel.redundant_experts
+        valid = valid_expert_degrees(config, ranks, redundant, drafting=drafting)
+        if degree in valid:
+            continue
+        asked, fix = f"{key_of(role)}.expert={degree}", _nearest_layout(case, role, parallel, drafting)
+        possible = f"these ranks and experts can be split {listed(str(n) for n in valid)} ways"
+        if ranks % degree:
+            yield plan_problem(asked, f"{ranks} ranks are not divisible by {degree}", possible, fix)
+        if (config.n_routed_experts + redundant) % degree:
+            experts = f"{config.n_routed_experts} experts{f' + {redundant} redundant' * bool(redundant)}"
+            yield plan_problem(asked, f"{experts} of {case.model_name} are not divisible by {degree}", possible, fix)
+        if drafting and config.dspark_n_routed_experts % degree:
+            experts = f"{config.dspark_n_routed_experts} draft experts of {case.model_name}"
+            yield plan_problem(asked, f"{experts} are not divisible by {degree}", possible, fix)
+
+
+def _nearest_layout(case: Case, role: str, parallel: Parallel, drafting: bool) -> str:
+    """More copies where they alone are in the way, else the next smaller degree that works.
+
+    Where every rank was of one expert group, the ranks become fewer with it.
+    """
+    key, config, degree, ranks = key_of(role), case.config, parallel.expert, parallel.num_ranks
+    if parallel.redundant_experts and degree in valid_expert_degrees(config, ranks, 0, drafting=drafting):
+        return f"{key}.redundant_experts={-(-parallel.redundant_experts // degree) * degree}"
+    degrees = range(degree, 0, -1)
+    redundant = parallel.redundant_experts
+    if ranks != degree or parallel.context > 1:
+        valid = valid_expert_degrees(config, ranks, redundant, drafting=drafting)
+        return f"{key}.expert={next(n for n in degrees if n in valid)}"
+    best = next(n for n in degrees if n in valid_expert_degrees(config, n, redundant, drafting=drafting))
+    return choose(role, "single") if best == 1 else f"{key}.attention_dp={best} {key}.expert={best}"
+
+
+def redundancy_has_a_use(case: Case) -> Iterator[Problem]:
+    """Copies of experts balance load between ranks; on one rank there is nothing to balance."""
+    for role, _, parallel in case.roles:
+        if parallel.redundant_experts and parallel.expert == 1:
+            key = key_of(role)
+            yield plan_problem(
+                f"{key}.redundant_experts={parallel.redundant_experts}",
+                f"{key}.expert=1 keeps all experts on every rank",
+                "a copy would balance nothing",
+                f"{key}.redundant_experts=0",
+            )
+
+
+def decode_ranks_share_no_prompt(case: Case) -> Iterator[Problem]:
+    """Context parallelism is for prompts: ranks that only decode would repeat each other's work."""
+    if isinstance(case.spec.deploy, Disaggregated) and case.spec.deploy.decode.parallel.context > 1:
+        decode = case.spec.deploy.decode.parallel
+        key = "deploy.decode.parallel"
+        yield plan_problem(
+            f"{key}.context={decode.context}",
+            "decode ranks have no prompt to share",
+            "each of them would compute the same row",
+            f"{key}.context=1 {key}.attention_dp={decode.num_ranks}",
+        )
+
+
+def executor_fits(case: Case) -> Iterator[Problem]:
+    """One process runs one rank, a virtual chip runs nothing, and collectives belong to a vendor."""
+    executor, kind = case.spec.executor, case.chip.kind
+    if case.executor == "local" and case.num_ranks > 1:
+        found = f"the layout has {case.num_ranks} ranks"
+        yield plan_problem("executor=local", found, "one process runs one rank", "executor=distributed")
+    if case.executor != "simulated" and kind == "virtual":
+        why = "it can be simulated only"
+        yield plan_problem(f"executor={case.executor}", "hardware=virtual exists nowhere", why, "executor=simulated")
+    if isinstance(executor, DistributedExecutor):
+        able = ["auto", "gloo", COLLECTIVES[kind]]
+        if executor.backend not in able:
+            found = f"{case.chip.name} speaks {listed(sorted(set(able[1:])))}"
+            yield plan_problem(f"executor.backend={executor.backend}", found, fix="executor.backend=auto")

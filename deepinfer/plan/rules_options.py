@@ -1,0 +1,134 @@
+"""Rules about what options ask of the model and of each other."""
+
+from collections.abc import Iterator
+
+from deepinfer.config.errors import ExitCode, Problem
+from deepinfer.config.specs import CompactReplay, DSpark, DSparkFixed, MaskReplay, Ngram
+from deepinfer.plan.ledger import plan_problem
+from deepinfer.plan.settle import Case
+
+
+def drafter_fits_checkpoint(case: Case) -> Iterator[Problem]:
+    """A drafter must be in the checkpoint and is only as good as the depth it was trained for."""
+    config, depth = case.config, case.drafting.depth
+    if not isinstance(case.spec.speculation, DSpark | DSparkFixed):
+        return
+    if not config.num_nextn_predict_layers:
+        yield plan_problem(
+            f"speculation={case.drafting.kind}",
+            f"{case.model_name} has no draft layers",
+            "its config.json says num_nextn_predict_layers 0",
+            "speculation=ngram",
+        )
+    elif depth > config.dspark_block_size:
+        yield plan_problem(
+            f"speculation.depth={depth}",
+            f"the drafter of {case.model_name} was trained for blocks of {config.dspark_block_size}",
+            "deeper drafts would be noise at every position",
+            f"speculation.depth={config.dspark_block_size}",
+        )
+
+
+def draft_lengths_fit(case: Case) -> Iterator[Problem]:
+    """Lengths inside one drafter's options."""
+    speculation = case.spec.speculation
+    if isinstance(speculation, DSparkFixed) and speculation.verify_length > speculation.depth:
+        yield plan_problem(
+            f"speculation.verify_length={speculation.verify_length}",
+            f"only {speculation.depth} tokens are drafted",
+            "there is nothing more to check",
+            f"speculation.verify_length={speculation.depth}",
+        )
+    if isinstance(speculation, Ngram) and speculation.min_match > speculation.max_match:
+        yield plan_problem(
+            f"speculation.min_match={speculation.min_match}",
+            f"speculation.max_match={speculation.max_match} is shorter",
+            "no match has such a length",
+            f"speculation.min_match={speculation.max_match}",
+        )
+
+
+def replay_keeps_enough(case: Case) -> Iterator[Problem]:
+    """Kept rows must fill a window ring and what drafts may take back; the drafter must see whole rows."""
+    replay, config = case.spec.replay, case.config
+    if not isinstance(replay, MaskReplay | CompactReplay):
+        return
+    least = config.sliding_window + case.drafting.backtrack
+    if replay.keep_tokens < least:
+        yield plan_problem(
+            f"replay.keep_tokens={replay.keep_tokens}",
+            f"the window is {config.sliding_window} tokens and drafts may take back {case.drafting.backtrack}",
+            "the kept rows must fill a ring",
+            f"replay.keep_tokens={least}",
+        )
+    below = [layer for layer in config.dspark_target_layer_ids if layer < config.boundary]
+    if case.drafting.num_draft_layers and below:
+        yield plan_problem(
+            f"replay={replay.kind}",
+            f"the drafter reads layer {below[0]}, replay cuts at layer {config.boundary}",
+            "kept and dropped rows would mix in its features",
+            "replay=none",
+        )
+
+
+def reproducible_is_lossless(case: Case) -> Iterator[Problem]:
+    """`sampling.reproducible` refuses every option whose output depends on speed or approximates."""
+    if not case.numerics.reproducible:
+        return
+    asked = "sampling.reproducible=true"
+    if case.numerics.verify == "rejection":
+        why = "how many drafts are checked would change the text"
+        yield plan_problem(asked, "speculation.verify=rejection", why, "speculation.verify=coupled")
+    if case.numerics.replay != "none":
+        yield plan_problem(asked, f"replay={case.numerics.replay}", "bounded replay approximates", "replay=none")
+
+
+def lengths_fit(case: Case) -> Iterator[Problem]:
+    """The longest sequence against the model, a step against its sequences, a chunk against a step."""
+    asked_len, scheduler = case.spec.model.max_model_len, case.spec.scheduler
+    positions, rows = case.config.max_position_embeddings, scheduler.max_num_batched_tokens
+    if asked_len != "auto" and asked_len > positions:
+        found = f"{case.model_name} has {positions} positions"
+        yield plan_problem(f"model.max_model_len={asked_len}", found, fix=f"model.max_model_len={positions}")
+    least = scheduler.max_num_seqs * (1 + case.drafting.depth)
+    if rows < least:
+        drafts = f" with {case.drafting.depth} drafts each" if case.drafting.depth else ""
+        yield plan_problem(
+            f"scheduler.max_num_batched_tokens={rows}",
+            f"{scheduler.max_num_seqs} sequences{drafts} need {least} rows",
+            "a step holds every running sequence",
+            f"scheduler.max_num_batched_tokens={least}",
+        )
+    if scheduler.max_prefill_tokens > rows:
+        yield plan_problem(
+            f"scheduler.max_prefill_tokens={scheduler.max_prefill_tokens}",
+            f"a step has scheduler.max_num_batched_tokens={rows} rows",
+            "no chunk can be longer than a step",
+            f"scheduler.max_prefill_tokens={rows}",
+        )
+
+
+def sampling_is_consistent(case: Case) -> Iterator[Problem]:
+    """Lengths that contradict each other, and tokens that the model does not have."""
+    sampling, vocabulary = case.spec.sampling, case.config.vocab_size
+    if sampling.min_tokens > sampling.max_tokens:
+        yield plan_problem(
+            f"sampling.min_tokens={sampling.min_tokens}",
+            f"sampling.max_tokens={sampling.max_tokens} ends an answer earlier",
+            fix=f"sampling.min_tokens={sampling.max_tokens}",
+        )
+    for key, ids in (("logit_bias", sampling.logit_bias), ("stop_token_ids", sampling.stop_token_ids)):
+        outside = [token for token in ids if token >= vocabulary]
+        if outside:
+            found = f"{case.model_name} has tokens 0 … {vocabulary - 1}"
+            yield plan_problem(f"sampling.{key} with token {outside[0]}", found)
+
+
+def weights_are_there(case: Case) -> Iterator[Problem]:
+    """A local checkpoint must hold weights. The released model's come from the hub, its config.json alone ships."""
+    from_hub = case.spec.model.path is None and case.model_name == "v41_flash"
+    if case.spec.model.weights == "dummy" or from_hub or case.checkpoint.files or case.checkpoint.problems:
+        return
+    asked = f"model.path={case.spec.model.path}" if case.spec.model.path else f"model={case.model_name}"
+    found = f"no safetensors file lies in {case.checkpoint.folder}"
+    yield Problem(asked=asked, found=found, fix="model.weights=dummy", code=ExitCode.WEIGHTS)

@@ -1,0 +1,169 @@
+"""From the engine's events to results: text, stop strings, log probabilities, timings, for all requests in flight."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from deepinfer.sampling.outputs import Completion, RequestOutput, StreamEvent, Timings, as_dict
+from deepinfer.sampling.text_stream import TextStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from deepinfer.interfaces import SamplingParams
+    from deepinfer.sampling.tokenizer import BpeTokenizer
+
+
+class EngineLike(Protocol):
+    """What is used of `engine.engine.Engine`."""
+
+    limits: Any
+
+    def submit(self, prompt_ids: Any, params: SamplingParams, *, priority: int = 0) -> list[int]: ...
+
+    def step(self) -> Sequence[Any]: ...
+
+    def abort(self, request_id: int) -> bool: ...
+
+    def finish(self, request_id: int, reason: Any = "stop") -> bool: ...
+
+    def stats(self) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class Ticket:
+    """One prompt in flight: its result as far as it is known, and the news that a stream has not fetched yet."""
+
+    def __init__(
+        self,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        tokenizer: BpeTokenizer | None,
+        now_s: float,
+        streaming: bool,
+    ) -> None:
+        self.params = params
+        self.request_ids: list[int] = []
+        self.news: deque[StreamEvent] = deque()
+        self.started_s = now_s
+        self.streaming = streaming
+        self.texts = [TextStream(tokenizer, params) if tokenizer else None for _ in range(params.n)]
+        self.output = RequestOutput(
+            prompt_token_ids=prompt_ids,
+            outputs=[
+                Completion(index=index, token_ids=[], logprobs=None if params.logprobs is None else [])
+                for index in range(params.n)
+            ],
+            prompt_logprobs=None if params.prompt_logprobs is None else [None],
+            timings=Timings(),
+        )
+
+    @property
+    def done(self) -> bool:
+        return all(answer.finish_reason for answer in self.output.outputs)
+
+
+class Collector:
+    """Owns the requests of one engine. Not thread-safe: its caller holds a lock."""
+
+    def __init__(
+        self, engine: EngineLike, tokenizer: BpeTokenizer | None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._clock = clock
+        self._live: dict[int, tuple[Ticket, int]] = {}  # request id → its prompt, and which answer of it
+        self._queued: deque[int] = deque()  # request ids in the order in which the engine admits them
+        self._num_admitted = engine.stats().admitted
+
+    def submit(self, prompt_ids: list[int], params: SamplingParams, *, streaming: bool = False) -> Ticket:
+        """Hand a prompt to the engine; `streaming` keeps its news for fetching. Raises ValueError where it is refused."""
+        ticket = Ticket(prompt_ids, params, self._tokenizer, self._clock(), streaming)
+        ticket.request_ids = self._engine.submit(prompt_ids, params)
+        self._live |= {request_id: (ticket, index) for index, request_id in enumerate(ticket.request_ids)}
+        self._queued.extend(ticket.request_ids)
+        return ticket
+
+    def step(self) -> None:
+        """One engine step; every ticket hears its news."""
+        started_s = self._clock()
+        events = self._engine.step()
+        now_s = self._clock()
+        self._note_admissions(started_s)
+        for event in events:
+            if event.request_id in self._live:
+                self._hear(event, now_s)
+
+    def drop(self, ticket: Ticket) -> None:
+        """Abort what is left of a ticket; nobody will hear of it."""
+        for request_id in ticket.request_ids:
+            if request_id in self._live:
+                self._forget(request_id)
+                self._engine.abort(request_id)
+
+    def _forget(self, request_id: int) -> None:
+        del self._live[request_id]
+        if request_id in self._queued:
+            self._queued.remove(request_id)
+
+    def _note_admissions(self, started_s: float) -> None:
+        """Who waited until the step that began at `started_s`: with one priority, admission follows submission."""
+        if not self._queued:
+            return
+        admitted = self._engine.stats().admitted
+        for _ in range(min(admitted - self._num_admitted, len(self._queued))):
+            ticket, _index = self._live[self._queued.popleft()]
+            if ticket.output.timings.queue_ms is None:  # the first of n answers
+                ticket.output.timings.queue_ms = (started_s - ticket.started_s) * 1e3
+        self._num_admitted = admitted
+
+    def _hear(self, event: Any, now_s: float) -> None:
+        ticket, index = self._live[event.request_id]
+        answer, params, timings = ticket.output.outputs[index], ticket.params, ticket.output.timings
+        elapsed_ms = (now_s - ticket.started_s) * 1e3
+        if event.prompt_logprobs and index == 0 and ticket.output.prompt_logprobs is not None:
+            ticket.output.prompt_logprobs += [
+                as_dict(entry, params.prompt_logprobs or 0) for entry in event.prompt_logprobs
+            ]
+        if event.token_ids and timings.first_token_ms is None:
+            timings.first_token_ms = elapsed_ms
+        stream = ticket.texts[index]
+        text, num_tokens = self._read(stream, event)
+        logprobs = None
+        if answer.logprobs is not None and event.logprobs:
+            logprobs = [as_dict(entry, params.logprobs or 0) for entry in event.logprobs[:num_tokens]]
+            answer.logprobs += logprobs
+        answer.text += text
+        answer.token_ids += event.token_ids[:num_tokens]
+        answer.error = event.error
+        answer.finish_reason = event.finish_reason
+        if stream is not None and stream.stopped:
+            answer.finish_reason = "stop"
+            if event.finish_reason is None:
+                self._engine.finish(event.request_id, "stop")
+        if answer.finish_reason:
+            timings.total_ms = elapsed_ms
+            self._forget(event.request_id)
+        if ticket.streaming and (num_tokens or answer.finish_reason):
+            ticket.news.append(
+                StreamEvent(
+                    index=index,
+                    text=text,
+                    token_ids=event.token_ids[:num_tokens],
+                    logprobs=logprobs,
+                    finish_reason=answer.finish_reason,
+                    error=answer.error,
+                )
+            )
+
+    def _read(self, stream: TextStream | None, event: Any) -> tuple[str, int]:
+        """(new text, how many of the event's tokens belong to the answer)."""
+        if stream is None:
+            return "", len(event.token_ids)
+        text, num_tokens = stream.push(event.token_ids, ends_with_stop_token=event.finish_reason == "stop")
+        if event.finish_reason:
+            text += stream.finish()
+        return text, num_tokens

@@ -1,0 +1,1 @@
+"""What stands between people and the engine: chat formats now, HTTP dialects with the server."""

@@ -1,0 +1,216 @@
+"""Chats to token ids and answers back to messages, by DeepSeek's own library (deepseek-recipe), in V4.1's format.
+
+The library renders and parses; it enforces nothing. So this file refuses what cannot be rendered for this tokenizer, says
+which sampling parameters the format overrides, drops end-of-sequence tokens (the library keeps them as text), and checks tool
+calls before anyone executes them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import deepseek_recipe as recipe
+import msgspec
+
+from deepinfer.interfaces import SamplingParams
+from deepinfer.sampling.text_stream import TextStream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deepinfer.sampling.tokenizer import BpeTokenizer
+
+_MODEL = "DeepSeek-V4.1-Flash"  # the library's name of this format, whatever the weights are
+_ROLES = "system, user, assistant, tool, latest_reminder"
+
+
+class ChatError(ValueError):
+    """A conversation that cannot be rendered; the message says where and what to write instead."""
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """One call in an answer. `arguments` is JSON text, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer taken apart. `problems` says why tool calls must not be executed as they stand; empty when all is well."""
+
+    content: str
+    reasoning_content: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str = "stop"  # stop, length or tool_calls
+    problems: tuple[str, ...] = ()
+
+
+class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A rendered conversation: what goes to the engine, and what is needed to read the answer.
+
+    `params` are the asked ones with the format's overrides; `notices` says each override in a sentence.
+    """
+
+    prompt_ids: list[int]
+    params: SamplingParams
+    notices: tuple[str, ...]
+    request: Any  # deepseek_recipe.ConversationRequest
+
+
+class Codec:
+    """Renders for one tokenizer. `eos_token_ids` end an answer and are no part of it."""
+
+    def __init__(self, tokenizer: BpeTokenizer, eos_token_ids: Sequence[int] = (1,)) -> None:
+        self._tokenizer = tokenizer
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._encoding = recipe.DeepseekV41Encoding().with_tokenizer(recipe.Tokenizer.from_file(str(tokenizer.path)))
+        self._options = recipe.ConversionOptions(default_thinking_mode=False)
+
+    def encode(
+        self,
+        messages: str | Sequence[dict[str, Any]],
+        params: SamplingParams,
+        *,
+        thinking: bool = False,
+        tools: Sequence[dict[str, Any]] | None = None,
+        tool_choice: Any = None,
+        response_format: dict[str, Any] | None = None,
+    ) -> ChatPrompt:
+        """Prompt ids (BOS included) of a conversation in Chat Completions form; a str is one user message.
+
+        A conversation that ends in an assistant message is continued there. Raises ChatError.
+        """
+        body: dict[str, Any] = {
+            "model": _MODEL,
+            "messages": _checked(messages),
+            "thinking": {"type": "enabled" if thinking else "disabled"},
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+        }
+        optional = {
+            "tools": list(tools) if isinstance(tools, tuple) else tools or None,
+            "tool_choice": tool_choice,
+            "response_format": response_format,
+        }
+        body |= {name: value for name, value in optional.items() if value is not None}
+        request = _converted(body, self._options)
+        rendered = self._encoding.render_conversation(request.conversation)
+        self._check_special_tokens({rendered.prompt[start:end] for start, end in rendered.special_ranges})
+        params, notices = _overridden(params, request.inference_options, thinking)
+        return ChatPrompt(
+            prompt_ids=self._encoding.encode(request.conversation), params=params, notices=notices, request=request
+        )
+
+    def parse(self, prompt: ChatPrompt, token_ids: Sequence[int], finish_reason: str) -> ChatMessage:
+        """The message that an answer's tokens make, stop strings cut; `finish_reason` is the engine's."""
+        raw = self._raw_text(prompt.params, token_ids)
+        chunks = recipe.ChatCompletionRequest.chunk_generator(prompt.request, "answer", _MODEL)
+        stream = recipe.StreamProcessor(chunks, prompt.request.parsing_options)
+        reason = recipe.InferenceFinishReason
+        news = stream.push(recipe.InferenceChunk.text(raw, len(token_ids)))
+        news += stream.push(recipe.InferenceChunk.finish(reason.Length if finish_reason == "length" else reason.Stop))
+        news += stream.finish()
+        response = recipe.ChatCompletionResponse("answer", _MODEL, 0, len(prompt.prompt_ids), 0)
+        for chunk in news:
+            response.accumulate(chunk)  # type: ignore[arg-type]  # this generator makes chunks of this kind only
+        choice = json.loads(response.to_json())["choices"][0]
+        message = choice["message"]
+        calls = tuple(
+            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in message.get("tool_calls") or ()
+        )
+        return ChatMessage(
+            content=message.get("content") or "",
+            reasoning_content=message.get("reasoning_content"),
+            tool_calls=calls,
+            finish_reason=choice["finish_reason"],
+            problems=tuple(_call_problems(calls, prompt.request.conversation)),
+        )
+
+    def _raw_text(self, params: SamplingParams, token_ids: Sequence[int]) -> str:
+        """The answer's text with markers such as </think> kept, end-of-sequence tokens dropped."""
+        stream = TextStream(self._tokenizer, msgspec.structs.replace(params, skip_special_tokens=False))
+        text, _ = stream.push([token_id for token_id in token_ids if token_id not in self._eos_token_ids])
+        return text + stream.finish()
+
+    def _check_special_tokens(self, spellings: set[str]) -> None:
+        missing = sorted(spelling for spelling in spellings if self._tokenizer.token_id(spelling) is None)
+        if missing:
+            raise ChatError(
+                f"this conversation needs the special tokens {', '.join(missing)}, which the tokenizer "
+                f"{self._tokenizer.path} does not have: use another model for chats of this kind, or give plain text"
+            )
+
+
+def _checked(messages: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages as the library takes them, or ChatError with all that is plainly wrong with them."""
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    if not isinstance(messages, list | tuple) or not messages:
+        raise ChatError(
+            f'a conversation is a list of messages such as {{"role": "user", "content": "…"}}; got {messages!r}'
+        )
+    problems = []
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict) or "role" not in message:
+            problems.append(f'message {number} is {message!r}: write {{"role": "user", "content": "…"}}')
+        elif message["role"] not in _ROLES.split(", "):
+            problems.append(f"message {number} has the role {message['role']!r}: there are {_ROLES}")
+        elif isinstance(message.get("content"), list) and any(_is_image(part) for part in message["content"]):
+            problems.append(f"message {number} holds an image: only text is read so far")
+        elif message["role"] == "tool" and "tool_call_id" not in message:
+            problems.append(f"message {number} is a tool's result without tool_call_id: name the call it answers")
+    if problems:
+        raise ChatError("; ".join(problems))
+    *earlier, last = messages
+    return [*earlier, {"prefix": True, **last} if last["role"] == "assistant" else last]
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") != "text"
+
+
+def _converted(body: dict[str, Any], options: recipe.ConversionOptions) -> recipe.ConversationRequest:
+    try:
+        return recipe.ChatCompletionRequest(body).convert(options)
+    except recipe.ConversionError as error:
+        raise ChatError(json.loads(error.body)["error"]["message"]) from error
+    except (ValueError, TypeError, RecursionError) as error:  # what is no JSON, or nested too deeply
+        raise ChatError(str(error)) from error
+
+
+def _overridden(
+    params: SamplingParams, options: recipe.InferenceOptions, thinking: bool
+) -> tuple[SamplingParams, tuple[str, ...]]:
+    """The format's temperature and top_p where they are not the asked ones (the library rounds to float32)."""
+    changes, notices = {}, []
+    for name in ("temperature", "top_p"):
+        asked, given = getattr(params, name), getattr(options, name)
+        if abs(asked - given) > 1e-6:
+            changes[name] = round(given, 6)
+            mode = "thinking" if thinking else "non-thinking"
+            notices.append(f"{name}={asked:g} becomes {changes[name]:g}: V4.1's chat format fixes it in {mode} mode")
+    return msgspec.structs.replace(params, **changes), tuple(notices)
+
+
+def _call_problems(calls: tuple[ToolCall, ...], conversation: recipe.Conversation) -> list[str]:
+    """Why calls cannot be executed: the library passes broken and invented ones through."""
+    known = {tool.name for tool in conversation.tools}
+    problems = []
+    for number, call in enumerate(calls):
+        if call.name not in known:
+            problems.append(
+                f"tool call {number} names {call.name!r}, which is none of {', '.join(sorted(known)) or 'no tools'}"
+            )
+        try:
+            if not isinstance(json.loads(call.arguments), dict):
+                problems.append(f"tool call {number} ({call.name}): its arguments are no JSON object: {call.arguments}")
+        except json.JSONDecodeError as error:
+            problems.append(
+                f"tool call {number} ({call.name}): its arguments are broken JSON ({error}): {call.arguments}"
+            )
+    if conversation.tool_choice == "required" and not calls:
+        problems.append("a tool call was required, but the answer holds none")
+    return problems

@@ -1,0 +1,115 @@
+"""From what people hand in to what the engine takes: prompts become ids, parameters are checked, chats are rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from deepinfer.interfaces import SamplingParams
+from deepinfer.sampling.params import find_problems
+from deepinfer.serving.codec import ChatError, ChatMessage, ChatPrompt, Codec
+
+if TYPE_CHECKING:
+    from deepinfer.sampling.tokenizer import BpeTokenizer
+
+Prompt = str | Sequence[int] | np.ndarray
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """One prompt that is ready to run, or the reason why it is not."""
+
+    prompt_ids: list[int] = []
+    params: SamplingParams
+    chat: ChatPrompt | None = None
+    error: str | None = None
+
+
+class Desk:
+    """Prepares jobs for one model. Sizes are in tokens; `tokenizer` None means that only ids are taken."""
+
+    def __init__(
+        self,
+        tokenizer: BpeTokenizer | None,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        bos_token_id: int,
+        eos_token_ids: Sequence[int],
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._bos_token_id = bos_token_id
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._codec: Codec | None = None
+
+    def text(self, prompt: Prompt, params: SamplingParams) -> Job:
+        """A str becomes ids after BOS (spellings of special tokens become those), ids stay as they are."""
+        try:
+            return self._checked(Job(params=params, prompt_ids=self._ids_of(prompt)))
+        except ValueError as error:
+            return Job(params=params, error="; ".join([str(error), *find_problems(params, self._vocab_size)]))
+
+    def chat(self, messages: Any, params: SamplingParams, **options: Any) -> Job:
+        """A conversation, rendered; `options` are those of `Codec.encode`."""
+        problems = find_problems(params, self._vocab_size)
+        if problems:
+            return Job(params=params, error="; ".join(problems))
+        try:
+            chat = self.codec.encode(messages, params, **options)
+        except ChatError as error:
+            return Job(params=params, error=str(error))
+        return self._checked(Job(prompt_ids=chat.prompt_ids, params=chat.params, chat=chat))
+
+    def message(self, job: Job, token_ids: Sequence[int], finish_reason: str) -> ChatMessage:
+        """The answer to a chat job, taken apart."""
+        assert job.chat is not None, "only chats are answered with messages"
+        return self.codec.parse(job.chat, token_ids, finish_reason)
+
+    @property
+    def codec(self) -> Codec:
+        """The chat format over this model's tokenizer. Raises ChatError where the model has none."""
+        if self._tokenizer is None:
+            raise ChatError("this model has no tokenizer.json, so it cannot chat: give token ids instead")
+        if self._codec is None:
+            self._codec = Codec(self._tokenizer, self._eos_token_ids)
+        return self._codec
+
+    def _ids_of(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            if self._tokenizer is None:
+                raise ValueError("this model has no tokenizer.json: give the prompt as a list of token ids")
+            if any("\ud800" <= character <= "\udfff" for character in prompt):
+                raise ValueError("the prompt holds half a surrogate pair, which is no text: mend its decoding")
+            return [self._bos_token_id, *self._tokenizer.encode(prompt)]
+        if not is_ids(prompt):
+            raise ValueError(f"a prompt is a str or a non-empty list of token ids; got {prompt!r:.80}")
+        ids = [int(token_id) for token_id in prompt]
+        outside = sorted({token_id for token_id in ids if not 0 <= token_id < self._vocab_size})
+        if outside:
+            raise ValueError(
+                f"the prompt holds the token id {', '.join(map(str, outside[:5]))}: "
+                f"the vocabulary has ids 0 to {self._vocab_size - 1}"
+            )
+        return ids
+
+    def _checked(self, job: Job) -> Job:
+        problems = find_problems(job.params, self._vocab_size, self._max_model_len, len(job.prompt_ids))
+        if not problems and self._tokenizer is None and (job.params.stop or job.params.bad_words):
+            problems.append("stop and bad_words are texts, and this model has no tokenizer.json: use stop_token_ids")
+        job.error = "; ".join(problems) or None
+        return job
+
+
+def is_ids(prompt: Any) -> bool:
+    """Whether this is one prompt of token ids (and not a list of prompts)."""
+    if isinstance(prompt, np.ndarray):
+        return prompt.ndim == 1 and prompt.dtype.kind in "iu" and prompt.size > 0
+    return (
+        isinstance(prompt, list | tuple)
+        and bool(prompt)
+        and all(isinstance(token_id, int | np.integer) and not isinstance(token_id, bool) for token_id in prompt)
+    )

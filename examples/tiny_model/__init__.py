@@ -1,0 +1,1 @@
+"""A small model with the full V4.1-Flash architecture: data, tokenizer, training, export, evaluation."""

@@ -1,0 +1,287 @@
+"""The batched training forward of the V4.1 architecture: packed rows, dense or top-k attention, optional fake quantisation.
+
+It computes what the engine computes (a test holds the two together), in a form that trains fast: rows of packed documents,
+window attention in bands of 128 queries × 256 keys, compressed keys under a mask, all experts at once.
+
+Legend as in regions.py. Documents in a row never see each other: attention and n-grams are cut where a BOS token stands.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deepinfer.arch.config import V41Config
+from deepinfer.arch.engram import EngramTable, engram_tables
+from deepinfer.model.rope import inverse_frequencies
+from examples.tiny_model import regions
+from examples.tiny_model.sinkhorn import sinkhorn
+from examples.tiny_model.topk import candidate_mask, index_scores, topk_mask
+
+GRAPHS_PER_REGION = 32  # shapes × modes that one region may be compiled for
+CHUNK = 128  # the sliding window, and the band's query count
+
+
+class Mode(NamedTuple):
+    """What the forward pass does besides the plain computation."""
+
+    quantised: bool = False  # fake-quantise activations, caches and index vectors
+    sparse: bool = False  # attend to the indexer's choice instead of all visible entries
+    index_rows: int = 0  # rows that train the indexer; 0 leaves it alone
+
+
+class Result(NamedTuple):
+    hidden_BTD: Tensor  # float32, before the final norm
+    load_LE: Tensor  # share of choices of each expert
+    balance: Tensor  # router balance loss
+    index_loss: Tensor
+
+
+class Layout(NamedTuple):
+    """Where documents lie in the packed rows, as masks."""
+
+    depth_BT: Tensor  # position within the document
+    near: Tensor  # bool [B, C, Q, S]
+    near_upper: Tensor  # the same for the layers that bounded replay cuts
+    visible: dict[int, Tensor]  # ratio → bool [B, T, J]
+
+
+class TrainingModel:
+    """Stateless but for tables: weights are handed to every call, under the names of parameters.py."""
+
+    def __init__(
+        self, config: V41Config, classes_V: Tensor, device: torch.device, *, compiled: bool, dtype: torch.dtype
+    ) -> None:
+        assert config.sliding_window == CHUNK and config.num_experts_per_tok == 2 and len(config.engram_layer_ids) == 1
+        self.config, self.device, self.dtype = config, device, dtype
+        self.classes_V = classes_V.to(device)
+        self.table: EngramTable = engram_tables(config)[0]
+        self.bias_LE = torch.zeros(config.num_hidden_layers, config.n_routed_experts, device=device)
+        self.compiled = compiled
+        if compiled:
+            torch._dynamo.config.recompile_limit = GRAPHS_PER_REGION
+        self._regions: dict[str, Callable] = {}
+        self._rope: dict[tuple[int, bool], tuple[Tensor, Tensor]] = {}
+
+    def region(self, function: Callable) -> Callable:
+        if not self.compiled:
+            return function
+        name = function.__name__
+        if name not in self._regions:
+            self._regions[name] = torch.compile(function, dynamic=False)
+        return self._regions[name]
+
+    def rope(self, tokens: int, compressed: bool) -> tuple[Tensor, Tensor]:
+        key = (tokens, compressed)
+        if key not in self._rope:
+            frequencies = torch.from_numpy(inverse_frequencies(self.config, compressed=compressed))
+            angles = torch.arange(tokens, dtype=torch.float64).unsqueeze(1) * frequencies
+            self._rope[key] = (angles.cos().float().to(self.device), angles.sin().float().to(self.device))
+        return self._rope[key]
+
+    def layout(self, ids_BT: Tensor, floor_BT: Tensor | None) -> Layout:
+        rows, tokens = ids_BT.shape
+        chunks = tokens // CHUNK
+        position = torch.arange(tokens, device=self.device)
+        is_start = ids_BT == self.config.bos_token_id
+        document = is_start.cumsum(1)
+        start = torch.where(is_start, position, 0).cummax(1).values
+        query = position.view(chunks, CHUNK)
+        key = query[:, :1] - CHUNK + torch.arange(2 * CHUNK, device=self.device)
+        distance = query.unsqueeze(2) - key.unsqueeze(1)
+        in_band = (distance >= 0) & (distance < CHUNK) & (key >= 0).unsqueeze(1)
+        key_document = document[:, key.clamp_min(0)]
+        near = in_band & (document.view(rows, chunks, CHUNK, 1) == key_document.unsqueeze(2))
+        near_upper = near
+        if floor_BT is not None:
+            floor = floor_BT.view(rows, chunks, CHUNK, 1)
+            near_upper = near & ((key.unsqueeze(1) >= floor) | (query.unsqueeze(2) < floor))
+        visible = {}
+        for ratio in sorted({self.config.ratio(layer) for layer in range(self.config.num_hidden_layers)} - {0}):
+            entry = torch.arange(tokens // ratio, device=self.device)
+            complete = entry < ((position + 1) // ratio).unsqueeze(1)
+            visible[ratio] = complete & (document.unsqueeze(2) == document[:, ::ratio].unsqueeze(1))
+        return Layout(position - start, near, near_upper, visible)
+
+    def engram_rows(self, ids_BT: Tensor, depth_BT: Tensor) -> Tensor:
+        """Hash-table rows [B, T, orders]; slots before the document hold the pad token's class."""
+        c, classes = self.config, self.classes_V[ids_BT]
+        pad = self.classes_V[c.engram_pad_token_id]
+        mixed, columns = classes * self.table.multipliers[0], []
+        for back in range(1, c.engram_max_ngram_size):
+            slot = torch.where(depth_BT >= back, F.pad(classes, (back, 0))[:, : classes.shape[1]], pad)
+            mixed = mixed ^ (slot * self.table.multipliers[back])
+            for head in range(c.engram_n_heads):
+                column = (back - 1) * c.engram_n_heads + head
+                columns.append(mixed % self.table.primes[column] + self.table.offsets[column])
+        return torch.stack(columns, -1)
+
+    def __call__(
+        self, weights: dict[str, Tensor], ids_BT: Tensor, mode: Mode, floor_BT: Tensor | None = None
+    ) -> Result:
+        """`floor_BT`: lowest window position that the layers above the replay boundary may see, per token."""
+        c = self.config
+        layout = self.layout(ids_BT, floor_BT)
+        x_BTND = weights["embed.weight"][ids_BT].to(self.dtype).unsqueeze(2).expand(-1, -1, c.hc_mult, -1).contiguous()
+        read = torch.zeros(*ids_BT.shape, c.hc_mult, device=self.device)
+        read[..., 0] = 1
+        attention = _Attention(self, weights, layout, mode)
+        loads, balances = [], []
+        for layer in range(c.num_hidden_layers):
+            p = f"layers.{layer}."
+            if layer in c.engram_layer_ids:
+                rows = self.engram_rows(ids_BT, layout.depth_BT)
+                memory = F.embedding(rows, weights[p + "engram.embed.weight"]).flatten(2)
+                parts = [weights[p + f"engram.{name}"] for name in ("wkv.weight", "q_weight", "k_weight")]
+                x_BTND = self.region(regions.engram)(x_BTND, memory, *parts, mode.quantised)
+            read, x_BTND = self.site(weights, p, "attn", x_BTND, read, lambda u, layer=layer: attention(layer, u))
+
+            def expert_body(u: Tensor, layer: int = layer, p: str = p) -> Tensor:
+                parts = [weights[p + "ffn.gate.weight"], self.bias_LE[layer], weights[p + "ffn.w13"], weights[p + "ffn.w2"]]
+                limits = (c.routed_scaling_factor, c.swiglu_limit)
+                out, load, balance = self.region(regions.experts)(u, *parts, *limits, mode.quantised)
+                loads.append(load)
+                balances.append(balance)
+                return out
+
+            read, x_BTND = self.site(weights, p, "ffn", x_BTND, read, expert_body)
+        hidden = self.region(regions.stream_sum)(x_BTND, read)
+        return Result(hidden, torch.stack(loads), sum(balances), attention.index_loss())
+
+    def site(
+        self, weights: dict[str, Tensor], prefix: str, name: str, x_BTND: Tensor, read: Tensor, body: Callable
+    ) -> tuple[Tensor, Tensor]:
+        """One hyper-connection site: this site's coefficients, the previous site's read weights."""
+        parts = [weights[f"{prefix}hc_{name}_{part}"] for part in ("fn", "base", "scale")]
+        next_read, write, comb = self.region(regions.coefficients)(x_BTND, *parts, self.config.hc_eps)
+        comb = sinkhorn(comb, self.config.hc_sinkhorn_iters)
+        out = body(self.region(regions.collapse)(x_BTND, read, weights[f"{prefix}{name}_norm.weight"]))
+        return next_read, self.region(regions.post_mix)(x_BTND, out, write, comb)
+
+    def losses(self, weights: dict[str, Tensor], hidden_BTD: Tensor, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss of predicting the next token, [B, T], and the most likely next token [B, T]."""
+        targets = F.pad(ids_BT[:, 1:], (0, 1), value=self.config.pad_token_id)
+        parts = (weights["norm.weight"], weights["head.weight"])
+        losses, best = self.region(regions.token_losses)(hidden_BTD, *parts, targets, self.dtype)
+        return losses.view(ids_BT.shape), best
+
+    def logits(self, weights: dict[str, Tensor], hidden_BTD: Tensor) -> Tensor:
+        normed = regions.rms_norm(hidden_BTD, weights["norm.weight"]).to(self.dtype)
+        return regions.linear(normed, weights["head.weight"]).float()
+
+
+class _Attention:
+    """Attention of all layers of one forward pass, with what they share: entries, index keys, choices, candidates."""
+
+    def __init__(self, model: TrainingModel, weights: dict[str, Tensor], layout: Layout, mode: Mode) -> None:
+        self.model, self.weights, self.layout, self.mode = model, weights, layout, mode
+        self.entries: Tensor = torch.empty(0)
+        self.latent: Tensor = torch.empty(0)
+        self.index_keys: Tensor = torch.empty(0)
+        self.allowed: Tensor = torch.empty(0)
+        self.candidates: Tensor | None = None
+        self.pending: list[tuple] = []  # (index inputs, attention masses of the layers that use the choice)
+
+    def __call__(self, layer: int, x_BTD: Tensor) -> Tensor:
+        m, w, c, quantised = self.model, self.weights, self.model.config, self.mode.quantised
+        a, ratio = f"layers.{layer}.attn.", c.ratio(layer)
+        cos, sin = m.rope(x_BTD.shape[1], ratio > 0)
+        names = ("wq_a.weight", "q_norm.weight", "wq_b.weight", "wkv.weight", "kv_norm.weight")
+        queries, keys, latent = m.region(regions.query_and_key)(
+            x_BTD, *(w[a + n] for n in names), cos, sin, c.num_attention_heads, quantised
+        )
+        if layer in c.kv_source_layer_ids:
+            self.compress(a, ratio, x_BTD, cos, sin)
+        if layer in c.index_source_layer_ids:
+            self.select(layer, a, ratio, x_BTD, latent, cos, sin)
+        near = self.layout.near if layer < c.boundary else self.layout.near_upper
+        out = self.attend(queries, keys, near, self.allowed if ratio else None, w[a + "attn_sink"])
+        return m.region(regions.project_output)(
+            out, w[a + "wo_a.weight"], w[a + "wo_b.weight"], cos, sin, c.o_groups, quantised
+        )
+
+    def compress(self, a: str, ratio: int, x_BTD: Tensor, cos: Tensor, sin: Tensor) -> None:
+        m, w, quantised = self.model, self.weights, self.mode.quantised
+        wkv, norm = w[a + "compressor.wkv.weight"], w[a + "compressor.norm.weight"]
+        if ratio == 2:
+            gate = w[a + "compressor.wgate.weight"]
+            self.entries, self.latent = m.region(regions.compress_pairs)(x_BTD, wkv, gate, norm, cos, sin, quantised)
+        else:
+            self.entries, self.latent = m.region(regions.compress_single)(x_BTD, wkv, norm, cos, sin, quantised)
+
+    def index_parts(
+        self, a: str, source: str, rows: int, ratio: int, x: Tensor, latent: Tensor, entry_latent: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Index queries, head weights and keys of the first `rows` rows, from detached inputs."""
+        m, w, quantised = self.model, self.weights, self.mode.quantised
+        queries, head_weights = m.region(regions.index_queries)(
+            x[:rows].detach(), latent[:rows].detach(), w[a + "indexer.wq_b.weight"], w[a + "indexer.weights_proj.weight"],
+            cos, sin, m.config.index_n_heads, quantised,
+        )  # fmt: skip
+        key_parts = (w[source + "indexer.wk.weight"], w[source + "indexer.k_norm.weight"])
+        keys = m.region(regions.index_keys)(entry_latent[:rows].detach(), *key_parts, cos[::ratio], sin[::ratio], quantised)
+        return queries, head_weights, keys
+
+    def select(self, layer: int, a: str, ratio: int, x: Tensor, latent: Tensor, cos: Tensor, sin: Tensor) -> None:
+        c, mode = self.model.config, self.mode
+        visible = self.layout.visible[ratio]
+        source = f"layers.{c.kv_source(layer)}.attn."
+        self.allowed = visible
+        if mode.sparse:
+            # With gradients on, like the training graphs: a graph compiled without them once gave changing results.
+            parts = self.index_parts(a, source, len(x), ratio, x, latent, self.latent, cos, sin)
+            self.allowed = self.choose(layer, visible, *(part.detach() for part in parts))
+        if mode.index_rows:
+            parts = (
+                tuple(part[: mode.index_rows] for part in parts)
+                if mode.sparse
+                else self.index_parts(a, source, mode.index_rows, ratio, x, latent, self.latent, cos, sin)
+            )
+            self.pending.append((parts, self.allowed[: mode.index_rows], []))
+
+    @torch.no_grad()
+    def choose(self, layer: int, visible: Tensor, queries: Tensor, head_weights: Tensor, keys: Tensor) -> Tensor:
+        """bool [B, T, J]: the indexer's top entries, within the candidates where there are any."""
+        c = self.model.config
+        rows, tokens, heads, _ = queries.shape
+        dots = torch.matmul(queries.flatten(1, 2), keys.transpose(1, 2)).view(rows * tokens, heads, -1)
+        scores = index_scores(dots, head_weights.flatten(0, 1))
+        seen = visible.flatten(0, 1)
+        if layer == c.candidate_source_layer_id:
+            newest = torch.arange(tokens, device=scores.device).repeat(rows)
+            self.candidates = candidate_mask(scores, seen, newest, c.candidate_block_size, c.candidate_topk_blocks)
+        elif layer > c.candidate_source_layer_id and self.candidates is not None:
+            seen = seen & self.candidates
+        return topk_mask(scores, seen, c.index_topk).view_as(visible)
+
+    def attend(self, queries: Tensor, keys: Tensor, near: Tensor, far: Tensor | None, sink: Tensor) -> Tensor:
+        """[B, T, H, K] attended values."""
+        rows, tokens, heads, dim = queries.shape
+        chunks = tokens // CHUNK
+        blocks = keys.view(rows, chunks, CHUNK, dim)
+        banded = torch.cat((F.pad(blocks, (0, 0, 0, 0, 1, 0))[:, :-1], blocks), 2)
+        chunked = queries.reshape(rows, chunks, CHUNK * heads, dim)
+        local = torch.matmul(chunked, banded.transpose(-1, -2)).view(rows, chunks, CHUNK, heads, 2 * CHUNK)
+        softmax = self.model.region(regions.joint_softmax)
+        if far is None:
+            local, _ = softmax(local, None, near, None, sink, dim**-0.5)
+            return torch.matmul(local.flatten(2, 3), banded).view_as(queries)
+        flat = queries.reshape(rows, tokens * heads, dim)
+        count = self.entries.shape[1]
+        far_logits = torch.matmul(flat, self.entries.transpose(1, 2)).view(rows, chunks, CHUNK, heads, count)
+        far_mask = far.view(rows, chunks, CHUNK, count)
+        local, weights = softmax(local, far_logits, near, far_mask, sink, dim**-0.5)
+        if self.mode.index_rows:
+            mass = weights[: self.mode.index_rows].detach().float().sum(3)
+            self.pending[-1][2].append(mass.view(-1, tokens, count))
+        out = torch.matmul(local.flatten(2, 3), banded).view(rows, tokens * heads, dim)
+        return (out + torch.matmul(weights.view(rows, tokens * heads, count), self.entries)).view_as(queries)
+
+    def index_loss(self) -> Tensor:
+        """Mean over index sources; a source learns from all layers that use its choice."""
+        losses = []
+        for (queries, head_weights, keys), allowed, masses in self.pending:
+            losses.append(self.model.region(regions.index_loss)(queries, head_weights, keys, sum(masses), allowed))
+        return torch.stack(losses).mean() if losses else torch.zeros((), device=self.model.device)

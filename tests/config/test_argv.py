@@ -1,0 +1,100 @@
+"""The command line taken apart."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepinfer.config.argv import VERBS, parse
+
+PROMPTS = [
+    "It's 5, right?",
+    "Add 17, 25",
+    "a=b",
+    "Ä",
+    "你好",
+    "12",
+    "null",
+    "${x}",
+    "yes|no",
+    'say "hi"',
+    "ends with a backslash \\",
+    "[1, 2",
+    "{a: b}",
+    "two\nlines",
+    "-m",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", PROMPTS)
+def test_free_text_is_verbatim(text: str) -> None:
+    line = parse([f"prompt={text}", f"model.path={text}", f"++model.revision={text}"])
+    assert line.words == {"prompt": text}
+    assert line.texts == {"model.path": text, "model.revision": text}
+    assert line.overrides == ()
+    assert line.problems == ()
+
+
+@given(st.text())
+def test_any_text_is_verbatim(text: str) -> None:
+    assert parse(["generate", f"prompt={text}"]).words == {"prompt": text}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verb_is_the_first_word(verb: str) -> None:
+    line = parse(["--cfg", "job", verb, "parallel=ep2", "~sweep"])
+    assert (line.verb, line.overrides, line.problems) == (verb, ("parallel=ep2", "~sweep"), ())
+    assert parse(["parallel=ep2"]).verb is None
+
+
+def test_flags_are_taken_out_wherever_they_stand() -> None:
+    line = parse(
+        ["hardware=h200", "-m", "parallel=ep2,ep4", "--config-dir", "a b", "--package=cache", "-c", "job", "-i"]
+    )
+    assert line.overrides == ("hardware=h200", "parallel=ep2,ep4")
+    assert line.has_flag("--multirun", "-m")
+    assert line.flag_value("--config-dir") == "a b"
+    assert line.flag_value("--package") == "cache"
+    assert line.flag_value("--cfg", "-c") == "job"
+    assert line.flag_value("--info", "-i") == "all"
+    assert line.problems == ()
+
+
+def test_optional_flag_value_does_not_swallow_an_override() -> None:
+    line = parse(["--info", "parallel=ep2"])
+    assert (line.flag_value("--info"), line.overrides) == ("all", ("parallel=ep2",))
+    assert parse(["--info", "defaults"]).flag_value("--info") == "defaults"
+
+
+@pytest.mark.parametrize(
+    ("argv", "found", "fix"),
+    [
+        (["serv"], "no such verb", "serve"),
+        (["pln", "parallel=ep2"], "no such verb", "plan parallel=ep2"),
+        (["hello world"], "no such verb", 'prompt="hello world"'),
+        (["parallel=ep2", "plan"], "a verb stands first", "deepinfer plan …"),
+        (["plan", "parallel"], "no '=' in it", "parallel=…"),
+        (["plan", ""], "an empty argument", "key=…"),
+        (["--tp", "8"], "no such flag", ""),
+        (["--max-tokens=8"], "no such flag", "sampling.max_tokens=8"),
+        (["--hlep"], "no such flag", "--help"),
+        (["--multirun=3"], "no such flag", "--multirun"),
+        (["-x"], "no such flag", ""),
+        (["--cfg"], "no value follows it", "--cfg …"),
+        (["--cfg", "jb"], "no such view", ""),
+        (["--resolve"], "nothing is shown", "--cfg job --resolve"),
+        (["format=jsn"], "no such format", "format=json"),
+        (["format="], "no such format", ""),
+        (["prompt=a", "prompt=b"], "prompt= is given twice", ""),
+        (["output="], "nothing after the '='", "output=…"),
+    ],
+)
+def test_mistakes(argv: list[str], found: str, fix: str) -> None:
+    problem = parse(argv).problems[0]
+    assert (problem.found, problem.fix) == (found, fix)
+
+
+def test_all_mistakes_are_collected() -> None:
+    line = parse(["serv", "--tp=8", "format=jsn", "parallel", "cache=prefix"])
+    assert [problem.asked for problem in line.problems] == ["--tp", "serv", "format=jsn", "parallel"]
+    assert line.overrides == ("cache=prefix",)

@@ -1,0 +1,118 @@
+"""Rules: each is broken once, what it says to type is typed, and many broken ones are reported together."""
+
+from collections.abc import Callable
+
+import pytest
+
+from deepinfer.config.errors import ExitCode
+from deepinfer.plan.types import Plan, PlanErrors
+
+PlanOf = Callable[..., Plan]
+TINY = ("model=v41_tiny", "model.weights=dummy")
+FLASH = ("hardware=gb300", "parallel=ep64")
+
+BROKEN = [  # what clears the way, what breaks the rule, the asked part of the report
+    (FLASH, ("parallel.expert=48",), "parallel.expert=48"),
+    (FLASH, ("parallel.attention_dp=5", "parallel.expert=5"), "parallel.expert=5"),
+    (FLASH, ("parallel.redundant_experts=1",), "parallel.expert=64"),
+    (TINY, ("parallel=ep64",), "parallel.expert=64"),
+    (TINY, ("parallel=ep8", "speculation=dspark"), "parallel.expert=8"),
+    (TINY, ("parallel=dp2", "parallel.redundant_experts=2"), "parallel.redundant_experts=2"),
+    (
+        ("hardware=gb300", "deploy=disaggregated", "parallel@deploy.prefill.parallel=ep4"),
+        ("parallel@deploy.decode.parallel=ep64", "deploy.decode.parallel.context=2"),
+        "deploy.decode.parallel.context=2",
+    ),
+    (TINY, ("parallel=dp2", "executor=local"), "executor=local"),
+    (FLASH, ("executor=distributed", "executor.backend=hccl"), "executor.backend=hccl"),
+    (("hardware=virtual", "parallel=ep64"), ("executor=distributed",), "executor=distributed"),
+    (TINY, ("speculation=dspark", "speculation.depth=7"), "speculation.depth=7"),
+    (
+        TINY,
+        ("speculation=dspark_fixed", "speculation.depth=3", "speculation.verify_length=4"),
+        "speculation.verify_length=4",
+    ),
+    (
+        TINY,
+        ("speculation=ngram", "speculation.min_match=5", "speculation.max_match=4"),
+        "speculation.min_match=5",
+    ),
+    (TINY, ("replay=mask", "replay.keep_tokens=100"), "replay.keep_tokens=100"),
+    (TINY, ("replay=compact", "sampling=reproducible"), "sampling.reproducible=true"),
+    (
+        TINY,
+        ("speculation=ngram", "speculation.verify=rejection", "sampling=reproducible"),
+        "sampling.reproducible=true",
+    ),
+    (TINY, ("model.max_model_len=100000",), "model.max_model_len=100000"),
+    (TINY, ("scheduler.max_num_seqs=4096",), "scheduler.max_num_batched_tokens=2048"),
+    (
+        TINY,
+        ("speculation=ngram", "scheduler.max_num_seqs=500"),
+        "scheduler.max_num_batched_tokens=2048",
+    ),
+    (TINY, ("scheduler.max_prefill_tokens=4096",), "scheduler.max_prefill_tokens=4096"),
+    (TINY, ("sampling.min_tokens=200",), "sampling.min_tokens=200"),
+    (TINY, ("kernels=deepseek",), "kernels=deepseek"),
+    (TINY, ("kernels.ops.linear=triton",), "kernels.ops.linear=triton"),
+    (TINY, ("kernels.ops.linaer=reference",), "kernels.ops.linaer=reference"),
+    (TINY, ("kernels.ops.linear=refernce",), "kernels.ops.linear=refernce"),
+]
+
+
+@pytest.mark.parametrize(("base", "broken", "asked"), BROKEN, ids=[asked for _, _, asked in BROKEN])
+def test_a_broken_rule_is_named_and_its_cure_works(
+    plan_of: PlanOf, base: tuple[str, ...], broken: tuple[str, ...], asked: str
+) -> None:
+    with pytest.raises(PlanErrors) as refused:
+        plan_of(*base, *broken)
+    assert refused.value.exit_code == ExitCode.PLAN
+    (problem,) = [problem for problem in refused.value.problems if problem.asked == asked]
+    assert problem.found and problem.fix
+    cure = problem.fix.split() if "{" not in problem.fix else [problem.fix]
+    replaced = {text.partition("=")[0] for text in cure}
+    dropped = {"parallel"} if "parallel.attention_dp" in replaced else set()
+    kept = [text for text in broken if text.partition("=")[0] not in replaced and not asked.startswith(text)]
+    plan_of(*base, *(text for text in kept if text.partition("=")[0] not in dropped), *cure)
+
+
+@pytest.mark.parametrize("option", ["logit_bias={200000: 1.0}", "stop_token_ids=[3584]"])
+def test_tokens_outside_the_vocabulary(plan_of: PlanOf, option: str) -> None:
+    with pytest.raises(PlanErrors, match=r"0 … 3583"):
+        plan_of(*TINY, f"sampling.{option}")
+
+
+def test_everything_wrong_is_reported_together(plan_of: PlanOf) -> None:
+    with pytest.raises(PlanErrors) as refused:
+        plan_of(
+            *TINY,
+            "parallel=ep64",
+            "speculation=dspark",
+            "speculation.depth=9",
+            "sampling=reproducible",
+            "replay=compact",
+            "scheduler.max_prefill_tokens=9999",
+            "kernels=triton",
+        )
+    asked = [problem.asked for problem in refused.value.problems]
+    assert asked == [
+        "parallel.expert=64",
+        "parallel.expert=64",
+        "speculation.depth=9",
+        "sampling.reproducible=true",
+        "scheduler.max_prefill_tokens=9999",
+        "kernels=triton",
+    ]
+    assert "6 problems" in str(refused.value)
+
+
+def test_a_layout_fault_outranks_missing_weights(plan_of: PlanOf, tmp_path: object) -> None:
+    with pytest.raises(PlanErrors) as refused:
+        plan_of(f"model.path={tmp_path}", "sampling.min_tokens=999")
+    assert refused.value.exit_code == ExitCode.WEIGHTS  # without config.json there is no layout to judge
+    assert "config.json is missing" in str(refused.value)
+
+
+def test_valid_splits_are_listed(plan_of: PlanOf) -> None:
+    with pytest.raises(PlanErrors, match=r"split 1, 2, 4, 8, 16, 32 or 64 ways"):
+        plan_of(*FLASH, "parallel.expert=3", "speculation=dspark")

@@ -1,0 +1,68 @@
+"""The engine graph: whole, in order, and made of code that is there."""
+
+import importlib
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deepinfer.plan.graph import AUTO_SETTINGS
+from deepinfer.plan.mermaid import mermaid
+from deepinfer.plan.types import Plan
+
+PlanOf = Callable[..., Plan]
+TINY = ("model=v41_tiny", "model.weights=dummy")
+EVERYTHING = (
+    "hardware=gb300",
+    "parallel=ep64",
+    "speculation=dspark",
+    "replay=compact",
+    "cache=prefix",
+    "grammar=llguidance",
+)
+
+
+@pytest.mark.parametrize("overrides", [TINY, EVERYTHING], ids=["default", "everything"])
+def test_nodes_stand_after_what_they_need(plan_of: PlanOf, overrides: tuple[str, ...]) -> None:
+    seen: set[str] = set()
+    for node in plan_of(*overrides).graph:
+        assert set(node.needs) <= seen, node.name
+        assert node.name not in seen
+        seen.add(node.name)
+    assert {"model", "cache", "executor", "scheduler", "engine"} <= seen
+
+
+def test_every_part_of_the_default_engine_exists(plan_of: PlanOf) -> None:
+    for node in plan_of(*TINY).graph:
+        if node.implementation:
+            module, _, attribute = node.implementation.partition(":")
+            assert hasattr(importlib.import_module(module), attribute), node.implementation
+
+
+def test_options_bring_their_parts(plan_of: PlanOf) -> None:
+    nodes = {node.name: node for node in plan_of(*EVERYTHING).graph}
+    assert nodes["drafter"].settings == {"depth": 5, "verify": "auto"}
+    assert nodes["verifier"].implementation.endswith(":CoupledVerifier")
+    assert nodes["verifier"].runner_up == "rejection"
+    assert nodes["grammar"].option == "grammar=llguidance"
+    assert nodes["replay"].settings["keep_tokens"] == 140
+    assert "prefix_index" in nodes["scheduler"].needs and "grammar" in nodes["engine"].needs
+
+
+def test_an_executor_chosen_by_auto_has_the_settings_of_its_option(plan_of: PlanOf) -> None:
+    folder = Path(str(resources.files("deepinfer.conf") / "executor"))
+    for kind, settings in AUTO_SETTINGS.items():
+        data = yaml.safe_load((folder / f"{kind}.yaml").read_text())
+        assert settings == {key: value for key, value in data.items() if key != "kind"}
+    (node,) = [node for node in plan_of("hardware=virtual", *TINY).graph if node.name == "executor"]
+    assert node.settings == {"step_time_s": 0.001}
+
+
+def test_mermaid_draws_every_node_and_arrow(plan_of: PlanOf) -> None:
+    plan = plan_of(*EVERYTHING)
+    lines = mermaid(plan).splitlines()
+    assert lines[0] == "flowchart LR"
+    assert sum("-->" in line for line in lines) == sum(len(node.needs) for node in plan.graph)
+    assert sum("[" in line for line in lines) == len(plan.graph)

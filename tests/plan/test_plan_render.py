@@ -1,0 +1,102 @@
+"""Plan text against golden files, its shape, and the three-line summary.
+
+After a wanted change: UPDATE = True, run once, read the diff, set it back.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deepinfer.plan import render
+from deepinfer.plan.types import Plan
+
+PlanOf = Callable[..., Plan]
+UPDATE = False
+GOLDEN = Path(__file__).parent / "golden"
+CASES = {
+    "laptop": ("model.path={tiny}", "model.weights=dummy"),
+    "ascend950_ep64": ("hardware=ascend950", "parallel=ep64"),
+    "h200_ep8_dspark": ("hardware=h200", "parallel=ep8", "speculation=dspark"),
+    "gb300_disaggregated": (
+        "hardware=gb300",
+        "deploy=disaggregated",
+        "parallel@deploy.prefill.parallel=ep4",
+        "parallel@deploy.decode.parallel=ep64",
+        "deploy.prefill.replicas=2",
+        "speculation=dspark",
+        "replay=compact",
+        "cache=prefix",
+    ),
+    "b200_reference": ("hardware=b200", "parallel=ep64", "kernels=reference", "kernels.ops.attention=triton"),
+}
+
+
+@pytest.fixture
+def case_of(plan_of: PlanOf, tmp_path: Path) -> Callable[[str], Plan]:
+    """The plan of a case; its tiny model is the fixture's, so that a retrained one changes no text."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    shutil.copyfile(Path(__file__).parents[1] / "fixtures" / "k6_config.json", folder / "config.json")
+    return lambda name: plan_of(*(override.format(tiny=folder) for override in CASES[name]))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_text(case_of: Callable[[str], Plan], name: str) -> None:
+    text = render.text(case_of(name)) + "\n"
+    file = GOLDEN / f"{name}.txt"
+    if UPDATE:
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+
+
+def test_golden_files_are_all_used() -> None:
+    assert {file.stem for file in GOLDEN.iterdir()} == CASES.keys()
+    assert not UPDATE
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_screen_of_greppable_lines(case_of: Callable[[str], Plan], name: str) -> None:
+    lines = render.text(case_of(name)).splitlines()
+    sections = [line.split()[0] for line in lines]
+    assert len(lines) <= 80
+    assert all(line == line.rstrip() for line in lines)
+    assert list(dict.fromkeys(sections)) == [
+        section
+        for section in ("plan model layout memory cache ops graph needs decided note warning digest".split())
+        if section in sections
+    ]
+
+
+def test_facts_are_in_the_text(plan_of: PlanOf) -> None:
+    text = render.text(plan_of(*CASES["ascend950_ep64"]))
+    for fact in ("510,286,023,000 B", "96,085 tensors", "890 B a token", "114,048 B", "3,128,928 B"):
+        assert fact in text
+
+
+def test_json_has_plain_integers(plan_of: PlanOf) -> None:
+    plan = plan_of(*CASES["h200_ep8_dspark"])
+    data = json.loads(render.json_text(plan))
+    assert data["model"]["checkpoint_bytes"] == 510_286_023_000
+    assert data["model"]["growing_bytes_per_token"] == 890
+    assert data["memory"][0]["num_blocks"] == plan.capacity.num_blocks
+    assert len(data["layout"]["ranks"]) == 8
+
+
+def test_summary_is_three_short_lines(case_of: Callable[[str], Plan]) -> None:
+    for name in CASES:
+        lines = render.summary(case_of(name)).splitlines()
+        assert [line.split()[0] for line in lines] == ["plan", "memory", "takes"]
+        assert max(map(len, lines)) <= 120
+
+
+def test_differences_are_shown(plan_of: PlanOf, tmp_path: Path) -> None:
+    from deepinfer.config.facts import shipped_folder
+
+    raw = json.loads((shipped_folder("v41_tiny") / "config.json").read_text())
+    raw["text_config"]["index_topk"] = 64
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    text = render.text(plan_of("model=v41_tiny", "model.weights=dummy", f"model.path={tmp_path}"))
+    assert "model    differs        text_config.index_topk: 64 in the checkpoint, 128 in v41_tiny" in text.splitlines()

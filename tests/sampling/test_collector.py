@@ -1,0 +1,105 @@
+"""Results from events that hold several tokens, as speculation makes them."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from deepinfer.interfaces import SamplingParams, TokenLogprobs
+from deepinfer.sampling.collector import Collector
+from deepinfer.sampling.tokenizer import BpeTokenizer
+
+
+class ScriptedEngine:
+    """Hands out given events; remembers what it was told to end. Admits one request a step."""
+
+    def __init__(self, *steps: list[dict]) -> None:
+        self.steps = list(steps)
+        self.finished: list[int] = []
+        self.aborted: list[int] = []
+        self.admitted = self.submitted = 0
+
+    def submit(self, prompt_ids, params, *, priority=0) -> list[int]:
+        ids = list(range(self.submitted, self.submitted + params.n))
+        self.submitted += params.n
+        return ids
+
+    def step(self) -> list:
+        self.admitted = min(self.submitted, self.admitted + 1)
+        empty = {"logprobs": None, "prompt_logprobs": None, "finish_reason": None, "error": None, "token_ids": []}
+        return [SimpleNamespace(**{**empty, **event}) for event in self.steps.pop(0)]
+
+    def finish(self, request_id: int, reason: str = "stop") -> bool:
+        self.finished.append(request_id)
+        return True
+
+    def abort(self, request_id: int) -> bool:
+        self.aborted.append(request_id)
+        return True
+
+    def stats(self) -> SimpleNamespace:
+        return SimpleNamespace(admitted=self.admitted)
+
+
+def ids_of(tokenizer: BpeTokenizer, text: str) -> list[int]:
+    single = {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size) if not tokenizer.is_special(i)}
+    return [single[bytes([byte])] for byte in text.encode()]
+
+
+def entries(ids: list[int]) -> list[TokenLogprobs]:
+    return [TokenLogprobs(np.array([i]), np.array([-0.5], np.float32), 1) for i in ids]
+
+
+@pytest.mark.parametrize("reason", [None, "length"])
+def test_tokens_after_a_stop_string_are_dropped_with_all_that_hangs_on_them(tokenizer: BpeTokenizer, reason) -> None:
+    ids = ids_of(tokenizer, "abcdef")
+    event = {"request_id": 0, "token_ids": ids, "logprobs": entries(ids), "finish_reason": reason}
+    engine = ScriptedEngine([event])
+    collector = Collector(engine, tokenizer)
+    ticket = collector.submit([0], SamplingParams(stop=("cd",), logprobs=0), streaming=True)
+    collector.step()
+    assert ticket.done and ticket.output.text == "ab" and ticket.output.finish_reason == "stop"
+    assert ticket.output.token_ids == ids[:4] and len(ticket.output.logprobs) == 4
+    (news,) = ticket.news
+    assert (news.text, news.token_ids, len(news.logprobs)) == ("ab", ids[:4], 4)
+    assert engine.finished == ([0] if reason is None else [])
+
+
+def test_a_stop_token_among_several_ends_the_text_before_it(tokenizer: BpeTokenizer) -> None:
+    ids = [*ids_of(tokenizer, "ab"), 1]
+    collector = Collector(ScriptedEngine([{"request_id": 0, "token_ids": ids, "finish_reason": "stop"}]), tokenizer)
+    ticket = collector.submit([0], SamplingParams(skip_special_tokens=False))
+    collector.step()
+    assert ticket.output.text == "ab" and ticket.output.token_ids == ids and not ticket.news
+
+
+def test_times_run_from_submission_to_admission_first_token_and_end(tokenizer: BpeTokenizer) -> None:
+    (a,) = ids_of(tokenizer, "a")
+    steps = [
+        [],
+        [{"request_id": 0, "token_ids": [a]}],
+        [{"request_id": 0, "token_ids": [a], "finish_reason": "length"}],
+    ]
+    now_s = iter(range(100))
+    collector = Collector(ScriptedEngine(*steps), tokenizer, clock=lambda: float(next(now_s)))
+    first = collector.submit([0], SamplingParams())  # at 0 s
+    second = collector.submit([0], SamplingParams())  # at 1 s
+    for _ in range(3):
+        collector.step()  # from 2 to 3, from 4 to 5, from 6 to 7
+    timings = first.output.timings
+    assert (timings.queue_ms, timings.first_token_ms, timings.total_ms) == (2000, 5000, 7000)
+    assert second.output.timings.queue_ms == 3000 and second.output.timings.total_ms is None
+
+
+def test_dropped_tickets_hear_nothing_and_are_aborted_once(tokenizer: BpeTokenizer) -> None:
+    (a,) = ids_of(tokenizer, "a")
+    engine = ScriptedEngine(
+        [{"request_id": 0, "token_ids": [a], "finish_reason": "stop"}], [{"request_id": 1, "token_ids": [a]}]
+    )
+    collector = Collector(engine, tokenizer)
+    ticket = collector.submit([0], SamplingParams(n=2, ignore_eos=True))
+    collector.step()
+    collector.drop(ticket)
+    collector.drop(ticket)
+    collector.step()
+    assert engine.aborted == [1] and ticket.output.outputs[1].token_ids == []
