@@ -321,4 +321,6 @@ def _topology_problems(c: V41Config) -> list[str]:
         "engram_head_dim",
     ):
         need(getattr(c, name) % 32 == 0, f"{name} {getattr(c, name)} is not a multiple of the quantisation group 32")
+    low_rank = c.o_groups * c.o_lora_rank
+    need(low_rank % 32 == 0, f"o_groups * o_lora_rank = {low_rank} is not a multiple of the quantisation group 32")
     return problems

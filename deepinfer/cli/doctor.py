@@ -111,11 +111,14 @@ def _plain_table(title: str, rows: Sequence[Row]) -> Iterable[str]:
 def _rich_table(title: str, columns: Row, rows: Sequence[Row]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     colours = {"ready": "green", "lacks": "red", "not ready": "red", "plan only": "yellow", "optional": "dim"}
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(f"[{colours[cell]}]{cell}[/]" if cell in colours else cell for cell in row))
+        table.add_row(
+            *(Text(cell, style=colours.get(cell, "")) for cell in row)
+        )  # as it stands: '.[sm100]' is no markup
     Console().print(table, "")

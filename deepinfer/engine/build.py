@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import shipped_folder
 from deepinfer.engine.engine import Engine, TimedExecutor
 from deepinfer.engine.executor_local import LocalExecutor
 from deepinfer.engine.executor_simulated import SimulatedExecutor
 from deepinfer.engine.limits import EngineLimits
+from deepinfer.engine.unbuilt import refuse_unbuilt
 from deepinfer.sampling.tokenizer import BpeTokenizer
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from deepinfer.ops import Ops
     from deepinfer.plan.types import Node, Plan
     from deepinfer.sampling.sampler import Sampler
-
-DEVICE_SEAMS = ("weights", "ops", "expert_dispatch", "model", "cache", "sampler")  # which a simulation replaces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +52,7 @@ def build_graph(plan: Plan, *, poison_freed: bool = False) -> EngineGraph:
     `poison_freed` fills every freed block and slot with NaN bytes, for tests. Raises Refused for options whose code is not
     in this version, CheckpointErrors and HubError where the weights cannot be had.
     """
-    _refuse_unbuilt(plan)
+    refuse_unbuilt(plan, simulated=_is_simulated(plan))
     limits = limits_of(plan)
     if _is_simulated(plan):
         return _simulated(plan, limits, poison_freed)
@@ -217,38 +214,3 @@ def _is_simulated(plan: Plan) -> bool:
 def _load(implementation: str) -> Callable[..., Any]:
     module, _, attribute = implementation.partition(":")
     return getattr(importlib.import_module(module), attribute)
-
-
-def _refuse_unbuilt(plan: Plan) -> None:
-    """Everything in the plan that has no code to run it, all at once."""
-    simulated = _is_simulated(plan)
-    problems = [
-        _unbuilt(node.option or node.name, f"{node.implementation.partition(':')[0]} is not in this version")
-        for node in plan.graph
-        if node.implementation
-        and not (simulated and node.seam in DEVICE_SEAMS)
-        and not _exists(node.implementation.partition(":")[0])
-    ]
-    if plan.layout.num_ranks > 1:
-        problems.append(_unbuilt(f"{plan.layout.num_ranks} ranks", "this version runs one", "parallel=single"))
-    if plan.scheduler.async_depth:
-        problems.append(
-            _unbuilt(
-                f"scheduler.async_depth={plan.scheduler.async_depth}", "only 0 is built", "scheduler.async_depth=0"
-            )
-        )
-    if plan.hardware.kind != "cpu" and not simulated and not problems:
-        problems.append(_unbuilt(f"hardware={plan.hardware.option}", "only CPUs are built", "hardware=cpu"))
-    if problems:
-        raise Refused(problems)
-
-
-def _unbuilt(asked: str, found: str, fix: str = "") -> Problem:
-    return Problem(asked=asked, found=found, why="it can be planned, not yet run", fix=fix, code=ExitCode.OTHER)
-
-
-def _exists(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False

@@ -7,7 +7,7 @@ from deepinfer.plan.layout import lay_out, valid_expert_degrees
 from deepinfer.plan.ledger import Ledger
 from deepinfer.plan.memory import Scene, budget, fixed_bytes, pool_blocks, rank_groups, weight_items
 from deepinfer.plan.roles import choose, key_of
-from deepinfer.plan.types import Capacity, Layout, RankMemory
+from deepinfer.plan.types import Capacity, Layout, RankMemory, RolePlan
 
 GB = 1e9
 DEGREES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -30,36 +30,39 @@ def fit(scene: Scene, layout: Layout, ledger: Ledger) -> Fit:
     groups = [(role, rank, numbers, weight_items(scene, rank, role)) for role, rank, numbers in rank_groups(layout)]
     blocks: dict[str, int] = {}
     rules: dict[str, str] = {}
+    too_big: list[Problem] = []
     for role, rank, numbers, items in groups:
         free = scene.usable_bytes - fixed_bytes(scene, items)
         count, rules[role.name] = pool_blocks(scene, free, longest)
         blocks[role.name] = min(count, blocks.get(role.name, count))
         if free < 0:
-            ledger.refuse(_too_big(scene, layout, budget(scene, role, rank, numbers, 0)))
+            too_big.append(_too_big(scene, layout, budget(scene, role, rank, numbers, 0)))
         elif count * scene.cache.padded_block_bytes > free:
-            ledger.refuse(_pool_too_big(scene, count, free))
+            too_big.append(_pool_too_big(scene, count, free))
+    ledger.problems += too_big
     memory = tuple(budget(scene, role, rank, numbers, blocks[role.name]) for role, rank, numbers, _ in groups)
     for name, rule in rules.items():
         if rule:
             key = "cache.memory_bytes" if name == "all" else f"cache.memory_bytes of {name}"
             ledger.decide(key, blocks[name] * scene.cache.padded_block_bytes, rule)
     smallest = min(blocks.values()) * scene.cache.block_tokens
-    if smallest < longest and not ledger.problems:
+    if smallest < longest and not too_big:
         longest = _shorten(scene, smallest, longest, ledger)
     decode = layout.roles[-1]  # answers live there, so it decides what can run at once
-    num_blocks = blocks[decode.name]
-    tokens = num_blocks * scene.cache.block_tokens
-    slots = case.spec.scheduler.max_num_seqs
-    groups_of_ranks = decode.replicas * decode.attention_dp
-    capacity = Capacity(
+    return Fit(memory=memory, capacity=_capacity(scene, decode, blocks[decode.name], longest), max_model_len=longest)
+
+
+def _capacity(scene: Scene, role: RolePlan, num_blocks: int, longest: int) -> Capacity:
+    tokens, slots = num_blocks * scene.cache.block_tokens, scene.case.spec.scheduler.max_num_seqs
+    caches = role.replicas * role.attention_dp  # context ranks all hold the same keys
+    return Capacity(
         num_blocks=num_blocks,
         tokens=tokens,
         sequences=slots,
         sequences_at_max_len=min(slots, num_blocks // max(1, -(-longest // scene.cache.block_tokens))),
-        all_tokens=tokens * groups_of_ranks,
-        all_sequences=slots * groups_of_ranks,
+        all_tokens=tokens * caches,
+        all_sequences=slots * caches,
     )
-    return Fit(memory=memory, capacity=capacity, max_model_len=longest)
 
 
 def _shorten(scene: Scene, tokens: int, longest: int, ledger: Ledger) -> int:

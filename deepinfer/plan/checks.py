@@ -7,11 +7,13 @@ from deepinfer.plan import rules_layout, rules_options
 from deepinfer.plan.settle import Case
 
 Rule = Callable[[Case], Iterator[Problem]]
-RULES: tuple[Rule, ...] = (
+LAYOUT_RULES: tuple[Rule, ...] = (
     rules_layout.experts_divide,
     rules_layout.redundancy_has_a_use,
     rules_layout.decode_ranks_share_no_prompt,
     rules_layout.executor_fits,
+)
+OPTION_RULES: tuple[Rule, ...] = (
     rules_options.drafter_fits_checkpoint,
     rules_options.draft_lengths_fit,
     rules_options.replay_keeps_enough,
@@ -22,6 +24,6 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def check(case: Case) -> list[Problem]:
-    """Every problem of a case, in the order of RULES."""
-    return [problem for rule in RULES for problem in rule(case)]
+def check(case: Case, rules: tuple[Rule, ...]) -> list[Problem]:
+    """Every problem of a case, in the order of the rules."""
+    return [problem for rule in rules for problem in rule(case)]

@@ -10,7 +10,7 @@ from deepinfer.config.facts import FOLDER, SHIPPED, Facts
 from deepinfer.config.specs import Spec
 from deepinfer.plan.capacity import Fit, fit
 from deepinfer.plan.catalog import choose_ops, used_backends
-from deepinfer.plan.checks import check
+from deepinfer.plan.checks import LAYOUT_RULES, OPTION_RULES, check
 from deepinfer.plan.digest import digest, numerics_digest, rank_digest
 from deepinfer.plan.engram_place import place_tables
 from deepinfer.plan.floors import floors_of
@@ -21,7 +21,7 @@ from deepinfer.plan.memory import Scene, usable_memory
 from deepinfer.plan.notes import differences, write_notes
 from deepinfer.plan.settle import Case, settle
 from deepinfer.plan.sizes import Weights
-from deepinfer.plan.types import HardwarePlan, ModelPlan, Plan, PlanErrors
+from deepinfer.plan.types import HardwarePlan, Layout, ModelPlan, OpChoice, Plan, PlanErrors
 from deepinfer.plan.workspace import workspace_bytes
 
 
@@ -36,39 +36,50 @@ def resolve(spec: Spec, facts: Facts, choices: Mapping[str, str] | None = None) 
     case = settle(spec, facts, choices, ledger)
     if case is None:
         raise PlanErrors(ledger.problems)
-    ledger.problems += check(case)
+    impossible = check(case, LAYOUT_RULES)
+    ledger.problems += [*impossible, *check(case, OPTION_RULES)]
     ops = choose_ops(case.chip, spec.kernels.kind, spec.kernels.ops, ledger)
-    if ledger.problems:
+    if impossible:
         raise PlanErrors(ledger.problems)  # sizes of a layout that cannot be would say nothing
-    cache = _cache_layout(case)
-    _, usable, _ = usable_memory(case)
-    scene = Scene(
-        case=case,
-        weights=Weights(case.config),
-        cache=cache,
-        ops=ops,
-        usable_bytes=usable,
-        workspace_bytes=_workspace(case, any(choice.resident == "expanded" for choice in ops)),
-        state_bytes=spec.scheduler.max_num_seqs * cache.padded_state_bytes,
-    )
+    scene = _scene(case, ops)
     layout = lay_out(case.roles, case.config, case.chip, place_tables(scene, ledger))
     fitted = fit(scene, layout, ledger)
     if ledger.problems:
         raise PlanErrors(ledger.problems)
     write_notes(case, ops, layout, ledger)
-    plan = Plan(
+    plan = _plan(scene, layout, fitted, choices, ledger)
+    return structs.replace(plan, rank_digest=rank_digest(plan), numerics_digest=numerics_digest(plan))
+
+
+def _scene(case: Case, ops: tuple[OpChoice, ...]) -> Scene:
+    cache = _cache_layout(case)
+    _, usable, _ = usable_memory(case)
+    return Scene(
+        case=case,
+        weights=Weights(case.config),
+        cache=cache,
+        ops=ops,
+        usable_bytes=usable,
+        workspace_bytes=_workspace(case, gathers=any(choice.resident == "expanded" for choice in ops)),
+        state_bytes=case.spec.scheduler.max_num_seqs * cache.padded_state_bytes,
+    )
+
+
+def _plan(scene: Scene, layout: Layout, fitted: Fit, choices: dict[str, str], ledger: Ledger) -> Plan:
+    case, ops = scene.case, scene.ops
+    return Plan(
         deepinfer=sys.modules["deepinfer"].__version__,  # an import of the package would lead through all its doors
-        task=spec.task.kind,
+        task=case.spec.task.kind,
         model=_model_plan(scene, fitted),
         hardware=_hardware_plan(case),
         layout=layout,
         memory=fitted.memory,
         capacity=fitted.capacity,
-        cache=cache,
+        cache=scene.cache,
         numerics=case.numerics,
         drafting=case.drafting,
-        scheduler=spec.scheduler,
-        sampling=spec.sampling,
+        scheduler=case.spec.scheduler,
+        sampling=case.spec.sampling,
         graph=build_graph(case, ops),
         ops=ops,
         floors=floors_of(case.chip, used_backends(ops)),
@@ -77,7 +88,6 @@ def resolve(spec: Spec, facts: Facts, choices: Mapping[str, str] | None = None) 
         warnings=tuple(ledger.warnings),
         choices=choices,
     )
-    return structs.replace(plan, rank_digest=rank_digest(plan), numerics_digest=numerics_digest(plan))
 
 
 def _cache_layout(case: Case) -> CacheLayout:
@@ -91,7 +101,7 @@ def _cache_layout(case: Case) -> CacheLayout:
     )
 
 
-def _workspace(case: Case, gathers: bool) -> int:
+def _workspace(case: Case, *, gathers: bool) -> int:
     asked = case.spec.model.max_model_len
     longest = case.config.max_position_embeddings if asked == "auto" else asked
     return workspace_bytes(

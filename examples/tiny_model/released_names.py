@@ -22,7 +22,7 @@ def released_tensors(weights: dict[str, Tensor], bias_LE: Tensor) -> dict[str, T
             released[name] = weight
     for layer, bias in enumerate(bias_LE.detach().to(torch.float32)):
         for kind in ("bias", "bias_vl"):
-            released[f"layers.{layer}.ffn.gate.{kind}"] = bias
+            released[f"layers.{layer}.ffn.gate.{kind}"] = bias.clone()  # a file may not share memory between tensors
     return released
 
 

@@ -205,7 +205,8 @@ def test_a_report_is_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_tables_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "200")
     doctor.print_report(machine=Bare())
     text = capsys.readouterr().out
     assert "hardware targets" in text and "to get it" in text and "ascend950pr" in text
+    assert "pip install -e '.[xgrammar]'" in text

@@ -55,7 +55,7 @@ def test_the_tiny_model_with_prompts_that_cut_window_top_k_and_candidates() -> N
     alone = [run(graph, [prompt], [one])[0] for prompt, one in zip(prompts, params)]
     assert run(graph, prompts, params) == alone
     chunked = build_graph(
-        small_plan(*tiny, "cache.num_blocks=12", "scheduler.max_num_batched_tokens=77"), poison_freed=True
+        small_plan(*tiny, "cache.num_blocks=12", "scheduler.max_num_batched_tokens=77", "scheduler.max_prefill_tokens=77"), poison_freed=True
     )
     assert run(chunked, prompts, params) == alone
     assert chunked.engine.stats().preemptions > 0

@@ -11,6 +11,7 @@ from deepinfer.config.compose import read
 from deepinfer.config.errors import ExitCode
 from deepinfer.config.facts import chip_sheets
 from deepinfer.config.specs import Spec
+from deepinfer.plan.resolve import RELEASED
 from deepinfer.plan.types import Plan, PlanErrors
 
 PlanOf = Callable[..., Plan]
@@ -88,6 +89,10 @@ def test_chips_name_known_backends_and_say_where_facts_come_from() -> None:
             facts += sheet[table].values()
         for fact in facts:
             assert fact["source"] and fact["date"].count("-") == 2, option
+
+
+def test_auto_means_the_same_repository_as_v41_flash(spec_of: Callable[..., Spec]) -> None:
+    assert f"{spec_of('model=v41_flash').model.repo}@main" == RELEASED
 
 
 def test_the_two_ascend_variants_differ_and_the_short_name_says_which(plan_of: PlanOf) -> None:

@@ -106,10 +106,18 @@ def test_everything_wrong_is_reported_together(plan_of: PlanOf) -> None:
     assert "6 problems" in str(refused.value)
 
 
-def test_a_layout_fault_outranks_missing_weights(plan_of: PlanOf, tmp_path: object) -> None:
+def test_memory_is_judged_beside_faults_of_options(plan_of: PlanOf) -> None:
+    with pytest.raises(PlanErrors) as refused:
+        plan_of("hardware=h200", "sampling.min_tokens=999", "speculation=dspark", "speculation.depth=6")
+    codes = [problem.code for problem in refused.value.problems]
+    assert codes == [ExitCode.PLAN, ExitCode.PLAN, ExitCode.MEMORY]
+    assert refused.value.exit_code == ExitCode.PLAN  # the lowest class present
+
+
+def test_without_a_config_there_is_no_layout_to_judge(plan_of: PlanOf, tmp_path: object) -> None:
     with pytest.raises(PlanErrors) as refused:
         plan_of(f"model.path={tmp_path}", "sampling.min_tokens=999")
-    assert refused.value.exit_code == ExitCode.WEIGHTS  # without config.json there is no layout to judge
+    assert refused.value.exit_code == ExitCode.WEIGHTS
     assert "config.json is missing" in str(refused.value)
 
 

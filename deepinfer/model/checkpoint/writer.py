@@ -79,6 +79,7 @@ def _write_shards(folder: Path, config: V41Config, tensors: Mapping[str, Tensor]
             content |= _stored(weight, tensors, findings)
         if not any(findings.values()):
             save_file(content, folder / file, metadata={"format": "pt"})
+            (folder / file).chmod(0o644)  # the library writes private files, a checkpoint is not
             weight_map |= dict.fromkeys(content, file)
     total = sum(spec.nbytes for spec in specs.values())
     _write_json(
