@@ -91,7 +91,7 @@ def _keep(scores: np.ndarray, candidates: np.ndarray, size: int, out: np.ndarray
 def best_entries(scores_TJ: Tensor, count: int) -> Tensor:
     """The `count` best entries of every row by ascending index, int64 [T, count]; -1 fills up the end."""
     assert scores_TJ.dtype == torch.float32 and scores_TJ.is_contiguous()
-    out = torch.empty(len(scores_TJ), count, dtype=torch.int64)
+    out = torch.empty(scores_TJ.shape[0], count, dtype=torch.int64)
     _entries(scores_TJ.numpy(), count, out.numpy())
     return out
 
@@ -99,7 +99,7 @@ def best_entries(scores_TJ: Tensor, count: int) -> Tensor:
 def candidate_blocks(scores_TJ: Tensor, visible_T: Tensor, block_size: int, count: int) -> Tensor:
     """bool [T, C]: the `count` blocks with the best entries, the newest visible entry's block always among them."""
     assert scores_TJ.dtype == torch.float32 and scores_TJ.is_contiguous()
-    out = torch.empty(len(scores_TJ), -(-scores_TJ.shape[1] // block_size), dtype=torch.bool)
+    out = torch.empty(scores_TJ.shape[0], -(-scores_TJ.shape[1] // block_size), dtype=torch.bool)
     _blocks(scores_TJ.numpy(), visible_T.numpy(), block_size, count, out.numpy())
     return out
 

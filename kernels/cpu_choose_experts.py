@@ -31,6 +31,6 @@ def _choose(scores: np.ndarray, bias: np.ndarray, factor: np.float32, picks: np.
 def choose_experts(scores_TE: Tensor, bias_E: Tensor, chosen: int, factor: float) -> tuple[Tensor, Tensor]:
     """Ids int64 [T, X], best first, and weights [T, X]; float32."""
     assert scores_TE.dtype == bias_E.dtype == torch.float32
-    picks, weights = torch.empty(len(scores_TE), chosen, dtype=torch.int64), torch.empty(len(scores_TE), chosen)
+    picks, weights = torch.empty(scores_TE.shape[0], chosen, dtype=torch.int64), torch.empty(scores_TE.shape[0], chosen)
     _choose(scores_TE.contiguous().numpy(), bias_E.numpy(), np.float32(factor), picks.numpy(), weights.numpy())
     return picks, weights

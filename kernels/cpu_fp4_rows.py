@@ -3,9 +3,8 @@
 import numba
 import numpy as np
 import torch
-from torch import Tensor
-
 from deepinfer.kernels.cpu_fp8_rows import POWERS, SUBNORMAL, SUBNORMAL_BITS, VALUES
+from torch import Tensor
 
 MAIN_GROUP, INDEX_GROUP = 16, 32
 ZERO, HALF, TWO, FOUR, SIX = np.float32(0), np.float32(0.5), np.float32(2), np.float32(4), np.float32(6)

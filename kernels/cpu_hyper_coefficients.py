@@ -6,16 +6,21 @@ Two compiled passes around one torch.exp, whose bits a compiled exp would not ha
 import numba
 import numpy as np
 import torch
-from torch import Tensor
-
 from deepinfer.kernels.cpu_rms_norm import reciprocal_rms
+from torch import Tensor
 
 ONE, TWO = np.float32(1), np.float32(2)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _exponents(
-    x: np.ndarray, raw: np.ndarray, base: np.ndarray, scale: np.ndarray, streams: int, norm_eps: np.float32, out: np.ndarray
+    x: np.ndarray,
+    raw: np.ndarray,
+    base: np.ndarray,
+    scale: np.ndarray,
+    streams: int,
+    norm_eps: np.float32,
+    out: np.ndarray,
 ) -> None:
     """What exp is taken of: minus the logits of both sigmoids, and the mixing logits minus their row's largest."""
     squares = np.empty(x.shape[1], np.float32)
@@ -93,7 +98,11 @@ def hyper_coefficients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Read weights [T, N], mixing [T, source, destination], write weights [T, N]; see the twin. Contiguous float32."""
     rows, streams = x_TND.shape[:2]
-    assert x_TND.is_contiguous() and raw_TC.is_contiguous() and x_TND.dtype == raw_TC.dtype == base_C.dtype == torch.float32
+    assert (
+        x_TND.is_contiguous()
+        and raw_TC.is_contiguous()
+        and x_TND.dtype == raw_TC.dtype == base_C.dtype == torch.float32
+    )
     exponents = torch.empty(raw_TC.shape)
     _exponents(
         x_TND.view(rows, -1).numpy(),

@@ -73,7 +73,8 @@ def routed_experts(
 
 
 def _products(x_PK: Tensor, owners: list[int], weights: Sequence[Tensor]) -> Tensor:
-    out_PN = torch.empty(len(x_PK), len(weights[0]))
-    for x_tile, out_tile, owner in zip(x_PK.split(TILE), out_PN.split(TILE), owners):
+    out_PN = torch.empty(x_PK.shape[0], weights[0].shape[0])
+    x_tiles, out_tiles = (x.view(-1, TILE, x.shape[1]).unbind(0) for x in (x_PK, out_PN))
+    for x_tile, out_tile, owner in zip(x_tiles, out_tiles, owners):
         torch.mm(x_tile, weights[owner].t(), out=out_tile)
     return out_PN

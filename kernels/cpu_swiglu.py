@@ -35,7 +35,7 @@ def _finish(h: np.ndarray, weight: np.ndarray, weighted: bool, limit: np.float32
 def swiglu(h_TJ: Tensor, weight_T: Tensor | None, limit: float) -> Tensor:
     """silu(min(gate, limit)) · clamp(up, ±limit) · weight [T, I] of contiguous float32 gate | up [T, 2 I]."""
     assert h_TJ.dtype == torch.float32 and h_TJ.is_contiguous()
-    out_TI = torch.empty(len(h_TJ), h_TJ.shape[1] // 2)
+    out_TI = torch.empty(h_TJ.shape[0], h_TJ.shape[1] // 2)
     _exponents(h_TJ.numpy(), np.float32(limit), out_TI.numpy())
     out_TI.exp_()
     weight = out_TI[:, 0] if weight_T is None else weight_T

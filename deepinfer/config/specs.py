@@ -200,6 +200,10 @@ class ReferenceKernels(Kernels, frozen=True, kw_only=True, tag="reference"):
     pass
 
 
+class NativeKernels(Kernels, frozen=True, kw_only=True, tag="native"):
+    pass
+
+
 class TritonKernels(Kernels, frozen=True, kw_only=True, tag="triton"):
     pass
 

@@ -193,10 +193,14 @@ def _tensor_names(plan: Plan) -> list[str]:
 
 
 def _ops(plan: Plan) -> Ops:
-    """The plan's choice of backend for each op, as one record."""
-    records = {backend: _load(backend)() for backend in {choice.implementation for choice in plan.ops}}
-    first = records[plan.ops[0].implementation]
-    return replace(first, **{choice.op: getattr(records[choice.implementation], choice.op) for choice in plan.ops})
+    """The plan's choice of backend for each op, as one record that computes in the dtypes common to all of them."""
+    records = {backend: _load(backend)() for backend in sorted({choice.implementation for choice in plan.ops})}
+    return replace(
+        records[plan.ops[0].implementation],
+        name="+".join(record.name for record in records.values()),
+        dtypes=frozenset.intersection(*(record.dtypes for record in records.values())),
+        **{choice.op: getattr(records[choice.implementation], choice.op) for choice in plan.ops},
+    )
 
 
 def _tokenizer_in(folder: Path | None) -> BpeTokenizer | None:

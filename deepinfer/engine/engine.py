@@ -204,7 +204,6 @@ class Engine:
         for request_id, reason in ends.items():
             self._totals.finished[reason] += 1
             self._prompt_progress.forget(request_id)
-        self._watchdog.progress()
 
     def _count(self, scheduled: ScheduledStep, committed: Committed) -> None:
         totals = self._totals

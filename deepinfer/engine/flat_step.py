@@ -76,18 +76,14 @@ def _flat_step(
     places += positions
     places += table.pad
     ngram_ids = table.flat_tokens[places[:, None] - np.arange(table.pad + 1)].astype(np.int64)
-    num_blocks = table.num_blocks[slots]
-    widest = int(num_blocks.max())
-    block_tables = table.block_tables[:, :widest][slots]
-    if widest > 1:
-        block_tables[np.arange(widest) >= num_blocks[:, None]] = -1
+    widest = int(table.num_blocks[slots].max())
     step = StepInput(
         token_ids=ngram_ids[:, 0].copy(),
         positions=positions,
         ngram_ids=ngram_ids,
         row_starts=row_starts,
         state_slots=slots,
-        block_tables=block_tables,
+        block_tables=table.block_tables[:, :widest][slots],
         sample_rows=row_starts[sampled + 1] - 1,
     )
     assert step.token_ids.min() >= 0, "a place without a token was scheduled"

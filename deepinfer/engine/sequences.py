@@ -24,7 +24,7 @@ class SequenceTable:
         self.tokens = np.zeros((slots, self.stride), dtype=np.int32)
         self.tokens[:, : self.pad] = NO_ID
         self.flat_tokens = self.tokens.reshape(-1)
-        self.block_tables = np.zeros((slots, limits.blocks_for(limits.max_model_len)), dtype=np.int64)
+        self.block_tables = np.full((slots, limits.blocks_for(limits.max_model_len)), NO_ID, dtype=np.int64)
         self.num_blocks = np.zeros(slots, dtype=np.int64)
         self.capacity_tokens = np.zeros(slots, dtype=np.int64)  # num_blocks in tokens
         self.num_tokens = np.zeros(slots, dtype=np.int64)  # known: prompt and what was generated
@@ -72,9 +72,6 @@ class SequenceTable:
     def take_blocks(self, slot: int) -> np.ndarray:
         """The blocks of `slot`, which has none afterwards; what it had computed is gone with them."""
         ids = self.block_tables[slot, : self.num_blocks[slot]].copy()
+        self.block_tables[slot, : self.num_blocks[slot]] = NO_ID
         self.num_blocks[slot] = self.capacity_tokens[slot] = self.num_computed[slot] = 0
         return ids
-
-    def generated(self, slot: int) -> np.ndarray:
-        """Tokens of the answer so far, int32."""
-        return self.tokens[slot, self.pad + self.num_prompt[slot] : self.pad + self.num_tokens[slot]].copy()

@@ -12,7 +12,7 @@ class EngineStalled(RuntimeError):
 
 
 class Watchdog:
-    """Progress is a token, or the end of a request.
+    """Progress is a token.
 
     Rows alone do not count: preempting and computing again in a circle is a stall as well. A prompt may take
     `longest_prefill_steps` steps until its first token, so tokens may stay away for that many steps and `limit_s` seconds.

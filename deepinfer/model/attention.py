@@ -13,7 +13,7 @@ from deepinfer.model.selection import Selector, row_blocks, rows_of
 from deepinfer.model.step_rows import StepRows
 from deepinfer.ops import Ops
 
-KEY_BYTES = 32 << 20  # keys laid out for attention at a time
+KEY_BYTES = 4 << 20  # keys laid out for attention at a time: they are read twice and should still be in cache
 
 
 class Attention:
@@ -34,8 +34,10 @@ class Attention:
         q_THK, q_index = self.project_queries(latent_TR, rope_T2F)
         raw = None if w.raw_ND is None else ops.linear(x_TD, w.raw_ND)
         if self.compresses:
+            assert raw is not None
             self.compress(raw, rows, cache)
         if self.indexes:
+            assert raw is not None
             q_TIK = q_index.unflatten(1, (c.index_n_heads, c.index_head_dim))
             q_TIK = self.quantise_index(ops.rotate(q_TIK, rope_T2F))
             weight_TI = raw[:, -c.index_n_heads :] * (c.index_head_dim * c.index_n_heads) ** -0.5
@@ -60,16 +62,17 @@ class Attention:
     def project_out(self, out_THK: Tensor, rope_T2F: Tensor) -> Tensor:
         """Undo the rotation that came along with the values, then the grouped two-step projection [T, D]."""
         turned = self.ops.rotate(out_THK, rope_T2F, True)
-        low = self.ops.grouped_linear(turned.reshape(len(turned), self.config.o_groups, -1), self.weights.wo_a_GRK)
+        low = self.ops.grouped_linear(turned.reshape(turned.shape[0], self.config.o_groups, -1), self.weights.wo_a_GRK)
         return self.ops.linear(self.quantise(low), self.weights.wo_b_DR)
 
     def compress(self, raw: Tensor, rows: StepRows, cache: ModelCache) -> None:
         """Store the main and index keys of every entry that this step completes."""
         ops, w, c = self.ops, self.weights, self.config
+        assert w.compressor_norm_K is not None and w.index_wk is not None and w.index_k_norm is not None
         ratio = c.ratio(self.layer)
         entries = rows.entries[ratio]
         values = self.paired(raw, rows, cache) if ratio == 2 else raw[:, : c.head_dim]
-        if not len(entries.rows_E):
+        if not entries.rows_E.shape[0]:
             return
         latent_EK = ops.rms_norm(values, w.compressor_norm_K, c.rms_norm_eps)
         main_EK = ops.rotate(latent_EK, entries.rope_E2F)
@@ -81,6 +84,7 @@ class Attention:
     def paired(self, raw: Tensor, rows: StepRows, cache: ModelCache) -> Tensor:
         """Pooled values [E, K] of completed pairs; halves still waiting go to the tail."""
         pairs, tail, head_dim = rows.pairs, cache.tails[self.layer], self.config.head_dim
+        assert pairs is not None
         halves = raw[:, : 2 * head_dim].to(tail.dtype)
         waiting = self.ops.read_rows("plain", tail, pairs.tail_outer_E, pairs.tail_inner_E, tail.dtype)
         first = torch.where(pairs.from_tail_E.unsqueeze(1), waiting, halves[pairs.partner_E])
@@ -98,7 +102,7 @@ class Attention:
         row_bytes = slot_bytes * (self.config.sliding_window + (self.config.index_topk if self.compressed else 0))
         if rows.ring_rows is not None:
             near = rows.ring_rows
-            for block in row_blocks(len(near.mask_TW), row_bytes, KEY_BYTES):
+            for block in row_blocks(near.mask_TW.shape[0], row_bytes, KEY_BYTES):
                 at = rows_of(near.rows_T, block)
                 window = self.ops.read_rows(kind, ring, near.outer_TW[block], near.inner_TW[block], cache.dtype)
                 out_THK[at] = self.attend_rows(q_THK[at], window, near.mask_TW[block], at, selector)

@@ -3,10 +3,10 @@
 This is the oracle: it follows the published formulas line by line, shares nothing with the engine's caches and ops, and is
 what training and the engine are compared with. Weights are dequantised tensors by their checkpoint names.
 
-Legend: T tokens · J compressed entries · D hidden · N streams · H heads · K head dim · I index heads · E experts · V vocabulary.
+Legend: T tokens · J compressed entries · D hidden · N streams · H heads · K head dim · I index heads · E experts · V words.
 """
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,9 +18,10 @@ from deepinfer.arch.cache import Numerics
 from deepinfer.arch.config import V41Config
 from deepinfer.arch.engram import EngramTable, engram_tables
 from deepinfer.model import formats
-from deepinfer.model.rope import inverse_frequencies
+from deepinfer.model.dense_parts import best_of, candidate_mask, engram_rows, hyper_coefficients, rotated
 
 Weights = dict[str, Tensor]
+Body = Callable[[Tensor], Tensor]
 
 
 @dataclass
@@ -70,7 +71,8 @@ class DenseModel:
         `window_floor`: from `floor_layer` (default: the first ratio-1 layer) on, rows at or after this position see no window
         key before it. That is bounded replay as a mask, with window_floor = prompt length - keep.
         """
-        c, trace = self.config, {}
+        c = self.config
+        trace: dict[str, Tensor] = {}
         floor_layer = c.boundary if floor_layer is None else floor_layer
         x_TND = self.weights["embed.weight"][ids].unsqueeze(1).repeat(1, c.hc_mult, 1)
         mix_TN = F.one_hot(torch.zeros_like(ids), c.hc_mult).to(self.dtype)
@@ -104,43 +106,20 @@ class DenseModel:
     def linear(self, name: str, x: Tensor) -> Tensor:
         return F.linear(x, self.weights[f"{name}.weight"])
 
-    def site(self, prefix: str, site: str, x_TND: Tensor, mix_TN: Tensor, body) -> tuple[Tensor, Tensor]:  # noqa: ANN001
+    def site(self, prefix: str, site: str, x_TND: Tensor, mix_TN: Tensor, body: Body) -> tuple[Tensor, Tensor]:
         """One hyper-connection site: collapse with the previous site's A, run `body`, mix with this site's B and C."""
         read_TN, comb_TMN, write_TN = self.coefficients(f"{prefix}hc_{site}", x_TND)
         out_TD = body(self.norm(f"{prefix}{site}_norm", torch.einsum("tn,tnd->td", mix_TN, x_TND)))
         return write_TN.unsqueeze(-1) * out_TD.unsqueeze(1) + torch.einsum("tmn,tmd->tnd", comb_TMN, x_TND), read_TN
 
     def coefficients(self, name: str, x_TND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A, B and C of a site: read weights, doubly stochastic mixing (source, destination), write weights."""
-        c, n = self.config, self.config.hc_mult
-        z = x_TND.flatten(1)
-        y = F.linear(z, self.weights[f"{name}_fn"]) * (z.square().mean(-1, keepdim=True) + c.rms_norm_eps).rsqrt()
-        scale, base = self.weights[f"{name}_scale"], self.weights[f"{name}_base"]
-        read = (y[:, :n] * scale[0] + base[:n]).sigmoid() + c.hc_eps
-        write = 2 * (y[:, n : 2 * n] * scale[1] + base[n : 2 * n]).sigmoid()
-        comb = (y[:, 2 * n :] * scale[2] + base[2 * n :]).unflatten(1, (n, n)).softmax(-1) + c.hc_eps
-        comb = comb / (comb.sum(1, keepdim=True) + c.hc_eps)
-        for _ in range(c.hc_sinkhorn_iters - 1):
-            comb = comb / (comb.sum(2, keepdim=True) + c.hc_eps)
-            comb = comb / (comb.sum(1, keepdim=True) + c.hc_eps)
-        return read, comb, write
+        fn, base, scale = (self.weights[f"{name}_{part}"] for part in ("fn", "base", "scale"))
+        return hyper_coefficients(self.config, x_TND.flatten(1), fn, base, scale)
 
     def window_mask(self, length: int, floor: int) -> Tensor:
         """bool [query, key]: the newest `sliding_window` positions, and none before `floor` for queries at or after it."""
         query, key = torch.arange(length).unsqueeze(1), torch.arange(length)
         return (key <= query) & (key > query - self.config.sliding_window) & ((key >= floor) | (query < floor))
-
-    def rotate(self, x: Tensor, positions: Tensor, *, compressed: bool, inverse: bool = False) -> Tensor:
-        """Rotary embedding of the last rope dims of x [T, K] or [T, H, K]."""
-        angles = positions.double().unsqueeze(1) * torch.from_numpy(
-            inverse_frequencies(self.config, compressed=compressed)
-        )
-        angles = angles if x.ndim == 2 else angles.unsqueeze(1)
-        cos, sin = angles.cos().to(x.dtype), (-angles if inverse else angles).sin().to(x.dtype)
-        dims = self.config.qk_rope_head_dim
-        even, odd = x[..., -dims::2], x[..., x.shape[-1] - dims + 1 :: 2]
-        turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
-        return torch.cat((x[..., :-dims], turned), -1)
 
     def attention(
         self, layer: int, x_TD: Tensor, window_TT: Tensor, shared: Shared, trace: dict[str, Tensor]
@@ -151,15 +130,17 @@ class DenseModel:
         quantised = self.act(x_TD)
         latent = self.norm(prefix + "q_norm", self.linear(prefix + "wq_a", quantised))
         q_THK = self.linear(prefix + "wq_b", self.act(latent)).unflatten(1, (c.num_attention_heads, c.head_dim))
-        q_THK = self.rotate(q_THK, positions, compressed=compressed)
+        q_THK = rotated(self.config, q_THK, positions, compressed=compressed)
         key_TK = self.norm(prefix + "kv_norm", self.linear(prefix + "wkv", quantised))
-        keys, mask = self.window_format(self.rotate(key_TK, positions, compressed=compressed)), window_TT
+        keys, mask = self.window_format(rotated(self.config, key_TK, positions, compressed=compressed)), window_TT
         if layer in c.kv_source_layer_ids:
             self.compress(layer, x_TD, shared)
         if layer in c.index_source_layer_ids:
             self.select(layer, x_TD, latent, shared)
+            assert shared.selected_TJ is not None
             trace[f"topk/{layer}"] = shared.selected_TJ
         if compressed:
+            assert shared.entries_JK is not None and shared.selected_TJ is not None
             keys, mask = torch.cat((keys, shared.entries_JK)), torch.cat((mask, shared.selected_TJ), 1)
         return self.attend(prefix, q_THK, keys, mask, positions, compressed)
 
@@ -172,8 +153,12 @@ class DenseModel:
         logits_HTS = logits_HTS.masked_fill(~mask_TS, -torch.inf)
         sink = self.weights[prefix + "attn_sink"].view(-1, 1, 1).expand(-1, len(q_THK), 1)
         weights_HTS = torch.cat((logits_HTS, sink), -1).softmax(-1)[..., :-1]
-        out_THK = self.rotate(
-            torch.einsum("hts,sk->thk", weights_HTS, keys_SK), positions, compressed=compressed, inverse=True
+        out_THK = rotated(
+            self.config,
+            torch.einsum("hts,sk->thk", weights_HTS, keys_SK),
+            positions,
+            compressed=compressed,
+            inverse=True,
         )
         wo_a = self.weights[prefix + "wo_a.weight"].unflatten(0, (c.o_groups, c.o_lora_rank))
         low_TR = torch.einsum("tgk,grk->tgr", out_THK.reshape(len(q_THK), c.o_groups, -1), wo_a).flatten(1)
@@ -189,35 +174,27 @@ class DenseModel:
             value = (value[:pairs].unflatten(0, (-1, 2)) * gate).sum(1)
         latent_JK = self.norm(prefix + "compressor.norm", value)
         positions = torch.arange(len(latent_JK)) * ratio
-        shared.entries_JK = self.main_format(self.rotate(latent_JK, positions, compressed=True))
+        shared.entries_JK = self.main_format(rotated(self.config, latent_JK, positions, compressed=True))
         index = self.norm(prefix + "indexer.k_norm", self.linear(prefix + "indexer.wk", latent_JK))
-        shared.index_keys_JK = self.index_format(self.rotate(index, positions, compressed=True))
+        shared.index_keys_JK = self.index_format(rotated(self.config, index, positions, compressed=True))
 
     def select(self, layer: int, x_TD: Tensor, latent: Tensor, shared: Shared) -> None:
         """The best visible entries of every query: bool [T, J]."""
         c, prefix = self.config, f"layers.{layer}.attn.indexer."
         positions = torch.arange(len(x_TD))
         q_TIK = self.linear(prefix + "wq_b", self.act(latent)).unflatten(1, (c.index_n_heads, c.index_head_dim))
-        q_TIK = self.index_format(self.rotate(q_TIK, positions, compressed=True))
+        q_TIK = self.index_format(rotated(self.config, q_TIK, positions, compressed=True))
         w_TI = self.linear(prefix + "weights_proj", x_TD) * (c.index_head_dim * c.index_n_heads) ** -0.5
         scores_TJ = torch.einsum("tij,ti->tj", torch.einsum("tik,jk->tij", q_TIK, shared.index_keys_JK).relu(), w_TI)
         visible_T = (positions + 1) // c.ratio(layer)
         visible_TJ = torch.arange(scores_TJ.shape[1]) < visible_T.unsqueeze(1)
         scores_TJ = scores_TJ.masked_fill(~visible_TJ, -torch.inf)
         if layer == c.candidate_source_layer_id:
-            shared.candidates_TJ = self.candidates(scores_TJ, visible_T)
+            shared.candidates_TJ = candidate_mask(c, scores_TJ, visible_T)
         elif layer > c.candidate_source_layer_id:
+            assert shared.candidates_TJ is not None
             scores_TJ = scores_TJ.masked_fill(~shared.candidates_TJ, -torch.inf)
-        shared.selected_TJ = _best(scores_TJ, c.index_topk)
-
-    def candidates(self, scores_TJ: Tensor, visible_T: Tensor) -> Tensor:
-        """Entries of the best blocks, the newest visible entry's block always among them: bool [T, J]."""
-        c = self.config
-        size, count = c.candidate_block_size, scores_TJ.shape[1]
-        blocks_TB = F.pad(scores_TJ, (0, -count % size), value=-torch.inf).unflatten(1, (-1, size)).amax(-1)
-        newest_TB = torch.arange(blocks_TB.shape[1]) == ((visible_T - 1) // size).unsqueeze(1)
-        best_TB = _best(blocks_TB.masked_fill(newest_TB, torch.inf), c.candidate_topk_blocks)
-        return best_TB.repeat_interleave(size, 1)[:, :count]
+        shared.selected_TJ = best_of(scores_TJ, c.index_topk)
 
     def moe(
         self,
@@ -256,7 +233,7 @@ class DenseModel:
     def engram(self, prefix: str, table: EngramTable, ids: Tensor, x_TND: Tensor, trace: dict[str, Tensor]) -> Tensor:
         """Hashed n-gram rows, gated per stream, added to every stream."""
         c, prefix = self.config, prefix + "engram."
-        rows_TR = self.engram_rows(table, ids)
+        rows_TR = engram_rows(c, table, self.classes_V[ids], int(self.classes_V[c.engram_pad_token_id]))
         memory = self.weights[prefix + "embed.weight"][rows_TR].flatten(1)
         key_value = self.linear(prefix + "wkv", self.act(memory)).unflatten(1, (c.hc_mult + 1, c.hidden_size))
         key_TND, value_TD = key_value[:, :-1], key_value[:, -1]
@@ -268,26 +245,6 @@ class DenseModel:
         trace[f"engram_rows/{table.layer}"], trace[f"engram_gate/{table.layer}"] = rows_TR, gate_TN
         return x_TND + gate_TN.unsqueeze(-1) * value_TD.unsqueeze(1)
 
-    def engram_rows(self, table: EngramTable, ids: Tensor) -> Tensor:
-        """Table rows int64 [T, orders × heads]; slots before the sequence hold the pad token's class."""
-        c, classes_T = self.config, self.classes_V[ids]
-        pad = int(self.classes_V[c.engram_pad_token_id])
-        mixed, columns = classes_T * table.multipliers[0], []
-        for back in range(1, c.engram_max_ngram_size):
-            slot_T = F.pad(classes_T, (back, 0), value=pad)[: len(ids)]
-            mixed = mixed ^ (slot_T * table.multipliers[back])
-            first = (back - 1) * c.engram_n_heads
-            primes = torch.tensor(table.primes[first : first + c.engram_n_heads])
-            offsets = torch.tensor(table.offsets[first : first + c.engram_n_heads])
-            columns.append(mixed.unsqueeze(1) % primes + offsets)
-        return torch.cat(columns, 1)
-
 
 def _same(x: Tensor) -> Tensor:
     return x
-
-
-def _best(scores_TJ: Tensor, count: int) -> Tensor:
-    """bool mask of the `count` largest scores of each row, lowest index first among equals; -inf is never chosen."""
-    order = scores_TJ.sort(dim=-1, descending=True, stable=True).indices[:, :count]
-    return torch.zeros_like(scores_TJ, dtype=torch.bool).scatter_(1, order, True) & (scores_TJ > -math.inf)

@@ -24,7 +24,7 @@ from deepinfer.ops import Ops
 
 @dataclass(frozen=True)
 class Drafts:
-    """`tokens_SQ` int64; `logits_SQV` they were chosen from; `confidence_SQ` before the sigmoid: its slot's chance of acceptance."""
+    """`tokens_SQ` int64; `logits_SQV` they were chosen from; `confidence_SQ` in each slot's acceptance, before the sigmoid."""
 
     tokens_SQ: Tensor
     logits_SQV: Tensor
@@ -63,8 +63,8 @@ class DSpark:
     def block(self, newest_S: Tensor, positions_S: Tensor, windows: list[Tensor], mask_SW: Tensor) -> Tensor:
         """Hidden states [S, Q, D] of a block, before the norm.
 
-        `newest_S`, `positions_S`: each sequence's newest token and its position t + 1. `windows`: per draft layer keys [S, W, K] of
-        positions t - W + 1 … t in order, zeros where `mask_SW` is False.
+        `newest_S`, `positions_S`: each sequence's newest token and its position t + 1. `windows`: per draft layer keys
+        [S, W, K] of positions t - W + 1 … t in order, zeros where `mask_SW` is False.
         """
         c, slots = self.config, self.config.dspark_block_size
         ids_SQ = torch.full((len(newest_S), slots), c.dspark_noise_token_id)

@@ -12,7 +12,7 @@ from deepinfer.model.cache_storage import ModelCache
 from deepinfer.model.step_rows import StepRows
 from deepinfer.ops import Ops
 
-KEPT_BYTES = 64 << 20  # selected keys up to this size are read once for all layers that share them
+KEPT_BYTES = 4 << 20  # selected keys up to this size are read once for all layers that share them
 
 
 @dataclass

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.ops.arithmetic import silu, working
-from deepinfer.ops.linear import TILE
+from deepinfer.ops.linear import TILE, tiles
 
 
 def swiglu(h_TJ: Tensor, weight_T: Tensor | None, limit: float) -> Tensor:
@@ -64,7 +64,7 @@ def routed_experts(
 
 
 def _tiled(x_PK: Tensor, owners: list[int], weights: Sequence[Tensor]) -> Tensor:
-    out_PN = x_PK.new_empty(len(x_PK), len(weights[0]))
-    for x_tile, out_tile, owner in zip(x_PK.split(TILE), out_PN.split(TILE), owners):
+    out_PN = x_PK.new_empty(x_PK.shape[0], weights[0].shape[0])
+    for x_tile, out_tile, owner in zip(tiles(x_PK), tiles(out_PN), owners):
         torch.mm(x_tile, weights[owner].t(), out=out_tile)
     return out_PN

@@ -27,8 +27,8 @@ def index_scores(
 ) -> Tensor:
     """[T, J]: Σ_i weight_i · relu(q_i · key_j), -inf from `visible` on. J is the largest number of visible entries.
 
-    `store_ABR` holds the keys; entry j of sequence s is row j mod B' of block tables[s, j // B'], B' = rows a block. Rows of one
-    sequence are adjacent.
+    `store_ABR` holds the keys; entry j of sequence s is row j mod B' of block tables[s, j // B'], B' = rows a block.
+    Rows of one sequence are adjacent.
     """
     q_TIK, weight_TI = working(q_TIK), working(weight_TI)
     longest = int(visible_T.max())

@@ -14,15 +14,15 @@ TILE = 8  # rows; measured against 16 and 32: one to eight decode rows are the c
 
 def linear(x_TK: Tensor, weight_NK: Tensor) -> Tensor:
     """x · weightᵀ [T, N]; both of one dtype."""
-    rows, turned_KN = len(x_TK), weight_NK.t()
+    rows, turned_KN = x_TK.shape[0], weight_NK.t()
     x_TK = x_TK.contiguous()
     if rows == TILE:
         return torch.mm(x_TK, turned_KN)
     if rows < TILE:
         return torch.mm(_padded(x_TK), turned_KN)[:rows]
-    out_TN = x_TK.new_empty(rows, len(weight_NK))
+    out_TN = x_TK.new_empty(rows, weight_NK.shape[0])
     whole = rows // TILE * TILE
-    for x_tile, out_tile in zip(x_TK[:whole].split(TILE), out_TN[:whole].split(TILE)):
+    for x_tile, out_tile in zip(tiles(x_TK[:whole]), tiles(out_TN[:whole])):
         torch.mm(x_tile, turned_KN, out=out_tile)
     if whole < rows:
         out_TN[whole:] = torch.mm(_padded(x_TK[whole:]), turned_KN)[: rows - whole]
@@ -34,7 +34,12 @@ def grouped_linear(x_TGK: Tensor, weight_GNK: Tensor) -> Tensor:
     return torch.cat([linear(x_TGK[:, g], weight) for g, weight in enumerate(weight_GNK)], dim=-1)
 
 
+def tiles(x_TK: Tensor) -> tuple[Tensor, ...]:
+    """Views of a whole number of tiles."""
+    return x_TK.view(-1, TILE, x_TK.shape[1]).unbind(0)
+
+
 def _padded(x_TK: Tensor) -> Tensor:
     padded = x_TK.new_zeros(TILE, x_TK.shape[1])
-    padded[: len(x_TK)] = x_TK
+    padded[: x_TK.shape[0]] = x_TK
     return padded

@@ -50,7 +50,7 @@ CLASS_OP = {  # class of weights → the op whose backend says how they lie in m
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to carry out ops. Empty `architectures` means any, `lacks` names ops it has not.
+    """One way to carry out ops. Empty `architectures` or `dtypes` means any, `lacks` names ops it has not.
 
     `implementation` makes a whole Ops record, of which a plan may take some fields only.
     """
@@ -58,6 +58,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kinds: tuple[str, ...]  # of hardware
     architectures: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()  # of the model
     lacks: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()  # distributions; lowest versions are in config/libraries.py
     resident: Resident
@@ -74,6 +75,17 @@ BACKENDS = (
         implementation="deepinfer.ops.reference:reference",
         in_this_version=True,
         about="plain torch, batch-invariant; the twin that every kernel is checked against",
+    ),
+    Backend(
+        name="native",
+        kinds=("cpu",),
+        dtypes=("float32",),
+        lacks=("linear", "grouped_linear", "attention", "pool_pairs", "router_scores", "engram_rows", "engram_add"),
+        libraries=("numba",),
+        resident="expanded",
+        implementation="deepinfer.ops.native:native",
+        in_this_version=True,
+        about="compiled loops for a CPU, bit-equal to the reference",
     ),
     Backend(
         name="triton",
@@ -110,28 +122,32 @@ BACKENDS = (
 BY_NAME = {backend.name: backend for backend in BACKENDS}
 
 
-def choose_ops(chip: Chip, kernels_kind: str, pins: Mapping[str, str], ledger: Ledger) -> tuple[OpChoice, ...]:
+def choose_ops(
+    chip: Chip, dtype: str, kernels_kind: str, pins: Mapping[str, str], ledger: Ledger
+) -> tuple[OpChoice, ...]:
     """A backend for every op: the pinned one, the one asked for as a whole, or the first of the chip's list."""
-    bad = set(_refuse_pins(pins, chip, ledger))
+    bad = set(_refuse_pins(pins, chip, dtype, ledger))
     if kernels_kind not in ("auto", *BY_NAME):
         ledger.refuse(plan_problem(f"kernels={kernels_kind}", "no such backend", f"there are {listed(BY_NAME)}"))
         kernels_kind = "auto"
     elif kernels_kind != "auto":
-        reason = unfit(BY_NAME[kernels_kind], None, chip)
+        reason = unfit(BY_NAME[kernels_kind], None, chip, dtype)
         if reason:
-            ledger.refuse(plan_problem(f"kernels={kernels_kind}", reason, _able(chip), "kernels=auto"))
+            ledger.refuse(plan_problem(f"kernels={kernels_kind}", reason, _able(chip, dtype), "kernels=auto"))
             kernels_kind = "auto"
     good_pins = {op: backend for op, backend in pins.items() if op not in bad}
-    return tuple(_choose(op, chip, kernels_kind, good_pins) for op in OPS)
+    return tuple(_choose(op, chip, dtype, kernels_kind, good_pins) for op in OPS)
 
 
-def unfit(backend: Backend, op: str | None, chip: Chip) -> str:
-    """Why a backend cannot do an op on a chip; empty when it can."""
+def unfit(backend: Backend, op: str | None, chip: Chip, dtype: str) -> str:
+    """Why a backend cannot do an op on a chip for a model of `dtype`; empty when it can."""
     architecture = chip.architecture.value
     if chip.kind not in backend.kinds:
         return f"{backend.name} is for {listed(backend.kinds)}, the chip is {chip.kind}"
     if backend.architectures and architecture not in backend.architectures:
         return f"{backend.name} is built for {listed(backend.architectures)}, the chip is {architecture}"
+    if backend.dtypes and dtype not in backend.dtypes:
+        return f"{backend.name} computes in {listed(backend.dtypes)}, model.dtype is {dtype}"
     if op in backend.lacks:
         return f"{backend.name} has no {op}"
     return ""
@@ -143,10 +159,10 @@ def used_backends(ops: Iterable[OpChoice]) -> list[Backend]:
     return [backend for backend in BACKENDS if backend.name in names]
 
 
-def _choose(op: str, chip: Chip, kernels_kind: str, pins: Mapping[str, str]) -> OpChoice:
+def _choose(op: str, chip: Chip, dtype: str, kernels_kind: str, pins: Mapping[str, str]) -> OpChoice:
     if op in pins:
         return _choice(op, BY_NAME[pins[op]], f"pinned by kernels.ops.{op}")
-    if kernels_kind != "auto" and not unfit(BY_NAME[kernels_kind], op, chip):
+    if kernels_kind != "auto" and not unfit(BY_NAME[kernels_kind], op, chip, dtype):
         return _choice(op, BY_NAME[kernels_kind], f"kernels={kernels_kind}", "reference")
     passed_over = []
     plan_only = chip.kind in NOT_BUILT["hardware.kind"]
@@ -154,8 +170,8 @@ def _choose(op: str, chip: Chip, kernels_kind: str, pins: Mapping[str, str]) -> 
         backend = BY_NAME.get(name)
         if backend is None:
             passed_over.append(f"{name} is unknown")
-        elif unfit(backend, op, chip):
-            passed_over.append(unfit(backend, op, chip))
+        elif reason := unfit(backend, op, chip, dtype):
+            passed_over.append(reason)
         elif not backend.in_this_version and not plan_only:
             passed_over.append(f"{name} is not in this version")
         else:
@@ -178,7 +194,7 @@ def _choice(op: str, backend: Backend, reason: str, runner_up: str = "") -> OpCh
     )
 
 
-def _refuse_pins(pins: Mapping[str, str], chip: Chip, ledger: Ledger) -> Iterable[str]:
+def _refuse_pins(pins: Mapping[str, str], chip: Chip, dtype: str, ledger: Ledger) -> Iterable[str]:
     for op, name in pins.items():
         asked = f"kernels.ops.{op}={name}"
         if op not in OPS:
@@ -189,13 +205,13 @@ def _refuse_pins(pins: Mapping[str, str], chip: Chip, ledger: Ledger) -> Iterabl
             close = nearest(name, BY_NAME)
             fix = f"kernels.ops={{{op}: {close}}}" if close else ""
             ledger.refuse(plan_problem(asked, f"no backend {name!r}", f"there are {listed(BY_NAME)}", fix))
-        elif reason := unfit(BY_NAME[name], op, chip):
-            ledger.refuse(plan_problem(asked, reason, _able(chip), f"kernels.ops={{{op}: reference}}"))
+        elif reason := unfit(BY_NAME[name], op, chip, dtype):
+            ledger.refuse(plan_problem(asked, reason, _able(chip, dtype), f"kernels.ops={{{op}: reference}}"))
         else:
             continue
         yield op
 
 
-def _able(chip: Chip) -> str:
-    able = [backend.name for backend in BACKENDS if not unfit(backend, None, chip)]
+def _able(chip: Chip, dtype: str) -> str:
+    able = [backend.name for backend in BACKENDS if not unfit(backend, None, chip, dtype)]
     return f"{chip.name} can take {listed(able)}"

@@ -38,7 +38,7 @@ def resolve(spec: Spec, facts: Facts, choices: Mapping[str, str] | None = None) 
         raise PlanErrors(ledger.problems)
     impossible = check(case, LAYOUT_RULES)
     ledger.problems += [*impossible, *check(case, OPTION_RULES)]
-    ops = choose_ops(case.chip, spec.kernels.kind, spec.kernels.ops, ledger)
+    ops = choose_ops(case.chip, case.numerics.dtype, spec.kernels.kind, spec.kernels.ops, ledger)
     if impossible:
         raise PlanErrors(ledger.problems)  # sizes of a layout that cannot be would say nothing
     scene = _scene(case, ops)

@@ -39,7 +39,7 @@ class PackedBatch(NamedTuple):
 class Placement(NamedTuple):
     """Where a document went."""
 
-    index: int
+    document: int  # index in the stream
     row: int
     start: int
 
@@ -47,6 +47,7 @@ class Placement(NamedTuple):
 def encode(tokenizer: Tokenizer, documents: list[Document]) -> list[Encoded]:
     """Tokenise prompts and answers apart, as a served request would be, and weigh the targets."""
     assistant_id = tokenizer.token_to_id(ASSISTANT)
+    assert assistant_id is not None, "every tokenizer of this format has the assistant mark"
     prompts = tokenizer.encode_batch_fast([d.prompt for d in documents], add_special_tokens=False)
     answers = tokenizer.encode_batch_fast([d.answer for d in documents], add_special_tokens=False)
     encoded = []

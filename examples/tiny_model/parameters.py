@@ -4,6 +4,8 @@ Experts of a layer are stacked so that all of them run as one product: `ffn.w13`
 up projections, `ffn.w2` [experts + 1, hidden, inner]; the last slice is the shared expert.
 """
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,12 @@ EMBEDDING_STD = 0.5
 HEAD_STD = 0.02
 ENGRAM_STD = 0.5
 COMB_BASE = 3.0
+
+
+class Normal(Protocol):
+    """Draws a tensor of this standard deviation and shape."""
+
+    def __call__(self, std: float, *shape: int) -> Tensor: ...
 
 
 def initial_weights(config: V41Config, seed: int, device: torch.device) -> dict[str, Tensor]:
@@ -38,7 +46,7 @@ def initial_weights(config: V41Config, seed: int, device: torch.device) -> dict[
     return {name: value.to(device).requires_grad_(True) for name, value in weights.items()}
 
 
-def _attention(c: V41Config, layer: int, normal) -> dict[str, Tensor]:  # noqa: ANN001
+def _attention(c: V41Config, layer: int, normal: Normal) -> dict[str, Tensor]:
     hidden, output_gain = c.hidden_size, (2 * c.num_hidden_layers) ** -0.5
     group_width, low = c.heads_per_group * c.head_dim, c.o_groups * c.o_lora_rank
     tensors = {
@@ -65,7 +73,7 @@ def _attention(c: V41Config, layer: int, normal) -> dict[str, Tensor]:  # noqa: 
     return tensors
 
 
-def _experts(c: V41Config, normal) -> dict[str, Tensor]:  # noqa: ANN001
+def _experts(c: V41Config, normal: Normal) -> dict[str, Tensor]:
     hidden, inner, count = c.hidden_size, c.moe_intermediate_size, c.n_routed_experts + 1
     output_gain = 0.7 * (2 * c.num_hidden_layers) ** -0.5
     return {
@@ -91,7 +99,7 @@ def _sites(c: V41Config, layer: int) -> dict[str, Tensor]:
     return tensors
 
 
-def _engram(c: V41Config, layer: int, normal) -> dict[str, Tensor]:  # noqa: ANN001
+def _engram(c: V41Config, layer: int, normal: Normal) -> dict[str, Tensor]:
     rows = c.engram_num_embeddings[c.engram_layer_ids.index(layer)]
     features = (c.engram_max_ngram_size - 1) * c.engram_n_heads * c.engram_head_dim
     return {
@@ -109,4 +117,10 @@ def is_slow(name: str) -> bool:
 
 def decays(name: str, weight: Tensor) -> bool:
     """Weight decay is for matrices that multiply; not for norms, tables, mixing or the router."""
-    return weight.ndim >= 2 and not is_slow(name) and "embed" not in name and "q_weight" not in name and "k_weight" not in name
+    return (
+        weight.ndim >= 2
+        and not is_slow(name)
+        and "embed" not in name
+        and "q_weight" not in name
+        and "k_weight" not in name
+    )

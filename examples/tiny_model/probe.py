@@ -1,7 +1,7 @@
 """Check and time a GPU before a long run: kernels against plain torch, compiled against eager, tokens per second, memory.
 
-    python -m examples.tiny_model.probe
-    python -m examples.tiny_model.probe --compile-long      # beside a starting run: fills the compile cache for its second phase
+python -m examples.tiny_model.probe
+python -m examples.tiny_model.probe --compile-long      # beside a starting run: fills the compile cache for its second phase
 """
 
 import argparse
@@ -53,16 +53,17 @@ def check_compiled(trainer: Trainer, eager: Trainer, step: Step, rows: int) -> N
         out = one.model(one.copies.leaves, ids, step.mode._replace(index_rows=rows))
         losses, best = one.model.losses(one.copies.leaves, out.hidden_BTD, ids)
         (losses.mean() + out.index_loss).backward()
-        gradient = torch.cat([leaf.grad.flatten() for leaf in one.copies.leaves.values()])
+        gradient = torch.cat([leaf.grad.flatten() for leaf in one.copies.leaves.values() if leaf.grad is not None])
         for leaf in one.copies.leaves.values():
             leaf.grad = None
         results.append((losses.detach(), best, gradient, out.index_loss.item()))
     (first, best, gradient, index), (again, _, _, _), (plain, plain_best, plain_gradient, plain_index) = results
     error = float((gradient - plain_gradient).norm() / plain_gradient.norm())
+    agree = float((best == plain_best).float().mean())
     print(
-        f"compiled against eager ({step.shape.tokens} tokens, sparse {step.mode.sparse}): repeatable {torch.equal(first, again)}, "
-        f"loss {float(first.mean()):.5f} {float(plain.mean()):.5f}, gradients differ by {error:.1e}, "
-        f"arg max equal {float((best == plain_best).float().mean()):.4f}, index loss {index:.5f} {plain_index:.5f}"
+        f"compiled against eager ({step.shape.tokens} tokens, sparse {step.mode.sparse}): "
+        f"repeatable {torch.equal(first, again)}, loss {float(first.mean()):.5f} {float(plain.mean()):.5f}, "
+        f"gradients differ by {error:.1e}, arg max equal {agree:.4f}, index {index:.5f} {plain_index:.5f}"
     )
 
 
@@ -82,8 +83,9 @@ def time_steps(trainer: Trainer, step: Step) -> None:
     step_s = (time.monotonic() - started) / TIMED_STEPS
     filled = float((batch.ids != 2).mean())
     answers = float((batch.weights >= 40).mean())
+    rate = batch.ids.size / step_s / 1e6
     print(
-        f"{step.shape}: first step {compile_s:.1f} s, then {step_s * 1e3:.1f} ms = {batch.ids.size / step_s / 1e6:.3f} M tokens/s, "
+        f"{step.shape}: first step {compile_s:.1f} s, then {step_s * 1e3:.1f} ms = {rate:.3f} M tokens/s, "
         f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB, {filled:.3f} filled, {answers:.3f} answer tokens",
         flush=True,
     )

@@ -53,7 +53,10 @@ def collapse(x_BTND: Tensor, read_BTN: Tensor, norm: Tensor) -> Tensor:
 
 def stream_sum(x_BTND: Tensor, read_BTN: Tensor) -> Tensor:
     """float32 [B, T, D]. Written out term by term: it fuses, where an einsum would be a batched product."""
-    return sum(read_BTN[..., n : n + 1] * x_BTND[:, :, n].float() for n in range(x_BTND.shape[2]))
+    total = read_BTN[..., :1] * x_BTND[:, :, 0].float()
+    for n in range(1, x_BTND.shape[2]):
+        total = total + read_BTN[..., n : n + 1] * x_BTND[:, :, n].float()
+    return total
 
 
 def post_mix(x_BTND: Tensor, out_BTD: Tensor, write_BTN: Tensor, comb_BTMN: Tensor) -> Tensor:
@@ -131,9 +134,17 @@ def index_loss(
 
 
 def joint_softmax(
-    local_BCQHS: Tensor, far_BCQHJ: Tensor | None, local_mask: Tensor, far_mask: Tensor | None, sink_H: Tensor, scale: float
+    local_BCQHS: Tensor,
+    far_BCQHJ: Tensor | None,
+    local_mask: Tensor,
+    far_mask: Tensor | None,
+    sink_H: Tensor,
+    scale: float,
 ) -> tuple[Tensor, Tensor | None]:
-    """Softmax over window keys, compressed keys and the sink, which takes weight but gives no value. Masks lack the head axis."""
+    """Softmax over window keys, compressed keys and the sink, which takes weight but gives no value.
+
+    Masks lack the head axis.
+    """
     local = (local_BCQHS.float() * scale).masked_fill(~local_mask.unsqueeze(3), MASKED)
     sink = sink_H.view(1, 1, 1, -1, 1)
     peak = torch.maximum(local.amax(-1, keepdim=True), sink)

@@ -42,12 +42,12 @@ def correct_documents(
             hidden = model(weights, ids, mode).hidden_BTD
             best = torch.cat([model.logits(weights, row).argmax(-1) for row in hidden.split(1)]).cpu().numpy()
         for place in placed:
-            index = order[place.index]
+            index = order[place.document]
             document = encoded[index]
             first = place.start + document.prompt_tokens
             answer = document.ids[document.prompt_tokens :]
             correct[index] = bool((best[place.row, first - 1 : first - 1 + len(answer)] == answer).all())
-        done = {place.index for place in placed}
+        done = {place.document for place in placed}
         order = [index for position, index in enumerate(order) if position not in done]
     return correct
 
@@ -89,7 +89,8 @@ def print_scores(scores: dict[str, dict[str, dict[str, float]]]) -> None:
         mean = np.mean([family["exact"] for family in families.values()])
         print(f"{split}: mean of families {mean:.4f}")
         for name, family in families.items():
-            print(f"  {name:28s} {family['exact']:.3f} of {family['documents']:.0f}, prompts of {family['median_prompt_tokens']:.0f} tokens")
+            count, prompt = family["documents"], family["median_prompt_tokens"]
+            print(f"  {name:28s} {family['exact']:.3f} of {count:.0f}, prompts of {prompt:.0f} tokens")
 
 
 def main(argv: Iterable[str] | None = None) -> None:

@@ -5,6 +5,8 @@ Plain autograd would keep 40 intermediate [tokens, 4, 4] tensors per site and la
 s = Σx + ε along one axis, dx = (dy - Σ dy·y) / s and x = y·s.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,7 +33,9 @@ def sinkhorn_plain(x_MN: Tensor, rounds: int) -> Tensor:
 if triton is not None:
 
     @triton.jit
-    def _forward_kernel(x_ptr, y_ptr, sums_ptr, count, ROUNDS: tl.constexpr, LANES: tl.constexpr):
+    def _forward_kernel(  # type: ignore[no-untyped-def]
+        x_ptr, y_ptr, sums_ptr, count, ROUNDS: tl.constexpr, LANES: tl.constexpr
+    ):
         """sums [2·ROUNDS - 1, 4, count]: the divisors, in the order they were applied."""
         lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
         live = lane < count
@@ -54,7 +58,9 @@ if triton is not None:
         tl.store(y_ptr + offsets, x, mask=mask)
 
     @triton.jit
-    def _backward_kernel(y_ptr, grad_ptr, sums_ptr, out_ptr, count, ROUNDS: tl.constexpr, LANES: tl.constexpr):
+    def _backward_kernel(  # type: ignore[no-untyped-def]
+        y_ptr, grad_ptr, sums_ptr, out_ptr, count, ROUNDS: tl.constexpr, LANES: tl.constexpr
+    ):
         lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
         live = lane < count
         cell = tl.arange(0, 4)
@@ -79,7 +85,7 @@ if triton is not None:
 
 class _Sinkhorn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, rounds: int) -> Tensor:  # noqa: ANN001
+    def forward(ctx: Any, x: Tensor, rounds: int) -> Tensor:
         x = x.contiguous()
         count = x.numel() // STREAMS**2
         y = torch.empty_like(x)
@@ -90,7 +96,7 @@ class _Sinkhorn(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN001
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         y, sums = ctx.saved_tensors
         out = torch.empty_like(y)
         count = y.numel() // STREAMS**2

@@ -45,7 +45,9 @@ def load_progress(folder: Path) -> dict[str, Any] | None:
 def load_tensors(folder: Path, kind: str, device: torch.device | str = "cpu") -> dict[str, Tensor]:
     progress = load_progress(folder)
     if progress is None or kind not in progress:
-        raise ValueError(f"{folder} holds no training state of kind {kind!r}; train first, or name the folder that was trained into")
+        raise ValueError(
+            f"{folder} holds no training state of kind {kind!r}; train first, or name the folder that was trained into"
+        )
     tensors: dict[str, Tensor] = {}
     for file in progress[kind]:
         tensors |= load_file(folder / file, device=str(device))

@@ -1,6 +1,6 @@
 """Train the tokenizer: byte-level BPE, 3584 ids, digits one by one, DeepSeek's special tokens.
 
-    python -m examples.tiny_model.tokenizer OUTPUT_FOLDER
+python -m examples.tiny_model.tokenizer OUTPUT_FOLDER
 """
 
 import argparse
@@ -52,7 +52,9 @@ def train_tokenizer() -> Tokenizer:
     )
     tokenizer.train_from_iterator(training_text(), trainer)
     if tokenizer.get_vocab_size() != base_size:
-        raise ValueError(f"the text gave only {tokenizer.get_vocab_size()} of {base_size} tokens; give it more documents")
+        raise ValueError(
+            f"the text gave only {tokenizer.get_vocab_size()} of {base_size} tokens; give it more documents"
+        )
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in TRAILING_SPECIALS])
     return tokenizer
 

@@ -15,7 +15,9 @@ except ImportError:  # training on a CPU needs no Triton
 if triton is not None:
 
     @triton.jit
-    def _score_kernel(dots_ptr, weights_ptr, scores_ptr, count, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+    def _score_kernel(  # type: ignore[no-untyped-def]
+        dots_ptr, weights_ptr, scores_ptr, count, HEADS: tl.constexpr, BLOCK: tl.constexpr
+    ):
         row = tl.program_id(0).to(tl.int64)
         entry = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         score = tl.zeros((BLOCK,), dtype=tl.float32)
@@ -26,7 +28,9 @@ if triton is not None:
         tl.store(scores_ptr + row * count + entry, score, mask=entry < count)
 
     @triton.jit
-    def _topk_kernel(scores_ptr, allowed_ptr, out_ptr, count, k, BLOCK: tl.constexpr):
+    def _topk_kernel(  # type: ignore[no-untyped-def]
+        scores_ptr, allowed_ptr, out_ptr, count, k, BLOCK: tl.constexpr
+    ):
         """The k-th largest key is found bit by bit, from the top: 32 counts of a row held in registers."""
         row = tl.program_id(0).to(tl.int64)
         entry = tl.arange(0, BLOCK)

@@ -1,13 +1,12 @@
 """Train the tiny model from random weights on one GPU.
 
-    python -m examples.tiny_model.train --output runs/tiny            # again: goes on where it stopped
+python -m examples.tiny_model.train --output runs/tiny            # again: goes on where it stopped
 """
 
 import argparse
 import hashlib
 import json
 import platform
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,7 +46,9 @@ class Trainer:
         classes = torch.from_numpy(engram_classes(TOKENIZER, config.vocab_size))
         assert int(classes.max()) + 1 == config.engram_compressed_vocab_size, "config.json and tokenizer.json disagree"
         self.model = TrainingModel(config, classes, device, compiled=compiled, dtype=dtype)
-        self.optimiser = torch.optim.AdamW(self.groups(), lr=0.0, betas=(0.9, 0.95), eps=1e-9, fused=device.type == "cuda")
+        self.optimiser = torch.optim.AdamW(
+            self.groups(), lr=0.0, betas=(0.9, 0.95), eps=1e-9, fused=device.type == "cuda"
+        )
 
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups; `share` scales the learning rate."""
@@ -130,12 +131,15 @@ def provenance(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def report(step: int, schedule: Schedule, rate: float, history: list[dict[str, Tensor]], tokens_per_s: float) -> dict[str, float]:
+def report(
+    step: int, schedule: Schedule, rate: float, history: list[dict[str, Tensor]], tokens_per_s: float
+) -> dict[str, float]:
     """Fetch and print the means since the last report."""
     means = {key: float(torch.stack([h[key].float() for h in history]).mean()) for key in history[0]}
     if not all(np.isfinite(value) for value in means.values()):
         raise FloatingPointError(f"training diverged at step {step}: {means}")
-    line = f"step {step}/{schedule.num_steps} loss {means['loss']:.4f} answers {means['accuracy']:.4f} index {means['index']:.4f}"
+    line = f"step {step}/{schedule.num_steps} loss {means['loss']:.4f} answers {means['accuracy']:.4f}"
+    line += f" index {means['index']:.4f}"
     print(f"{line} gradient {means['gradient']:.2f} rate {rate:.2e} {tokens_per_s / 1e6:.3f} M tokens/s", flush=True)
     return means
 
@@ -199,4 +203,4 @@ def main(argv: Iterable[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,6 +12,8 @@ from deepinfer.config.facts import probe
 from deepinfer.engine.build import build_graph, limits_of, tokenizer_of
 from deepinfer.interfaces import SamplingParams
 from deepinfer.model.checkpoint.errors import CheckpointErrors
+from deepinfer.ops import reference
+from deepinfer.ops.native import native as native_ops
 from deepinfer.plan.resolve import resolve
 from deepinfer.plan.types import Plan
 
@@ -48,6 +50,21 @@ def test_draft_weights_are_not_loaded_where_nothing_is_drafted(monkeypatch: pyte
     monkeypatch.setattr(v41.V41Model, "__init__", spy)
     golden_graph()
     assert seen and not [name for name in seen if name.startswith("mtp.")]
+
+
+def test_ops_of_several_backends_form_one_record() -> None:
+    plan = golden_plan()
+    chosen = {choice.op: choice.implementation for choice in plan.ops}
+    assert len(set(chosen.values())) == 2, "the default on a CPU takes compiled loops and twins"
+    ops, native, twins = golden_graph().model.ops, native_ops(), reference()
+    for op, implementation in chosen.items():
+        assert getattr(ops, op) is not None
+        if op == "linear":
+            assert implementation.endswith(":reference") and ops.linear is twins.linear
+        if op == "rms_norm":
+            assert implementation.endswith(":native") and ops.rms_norm is native.rms_norm
+    assert ops.dtypes == native.dtypes & twins.dtypes and ops.name == "native+reference"
+    assert golden_graph("kernels=reference").model.ops.name == "reference"
 
 
 def test_dummy_weights_run() -> None:

@@ -55,7 +55,10 @@ def test_the_tiny_model_with_prompts_that_cut_window_top_k_and_candidates() -> N
     alone = [run(graph, [prompt], [one])[0] for prompt, one in zip(prompts, params)]
     assert run(graph, prompts, params) == alone
     chunked = build_graph(
-        small_plan(*tiny, "cache.num_blocks=12", "scheduler.max_num_batched_tokens=77", "scheduler.max_prefill_tokens=77"), poison_freed=True
+        small_plan(
+            *tiny, "cache.num_blocks=12", "scheduler.max_num_batched_tokens=77", "scheduler.max_prefill_tokens=77"
+        ),
+        poison_freed=True,
     )
     assert run(chunked, prompts, params) == alone
     assert chunked.engine.stats().preemptions > 0
@@ -79,6 +82,8 @@ def test_ragged_chunks_and_preemption_give_the_bits_of_lone_runs(alone: tuple[En
     assert run(graph, long_prompts(), PARAMS) == alone[1]
     stats = graph.engine.stats()
     assert stats.preemptions > 0 and stats.recomputed_tokens > 0
+    assert stats.host_s > 0 and stats.sampling_s > 0 and stats.model_s > stats.host_s, "the step's time, in three parts"
+    assert stats.model_s + stats.sampling_s + stats.host_s == pytest.approx(stats.step_s)
     assert (stats.blocks_used, stats.slots_used) == (0, 0)
 
 

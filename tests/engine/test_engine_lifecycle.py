@@ -55,11 +55,16 @@ def test_bad_parameters_are_refused_at_once() -> None:
 def test_what_can_never_fit_into_the_cache_is_refused_with_numbers() -> None:
     engine = toy_engine(toy_limits(num_blocks=5))  # 20 tokens, and one more that is never fed back
     with pytest.raises(
-        RequestRefused, match="needs 6 cache blocks of 4 tokens and there are 5; lower max_tokens to 11"
+        RequestRefused,
+        match=r"prompt 10 [+] max_tokens 12 needs 6 cache blocks of 4 tokens and there are 5; lower max_tokens to 11 or",
     ):
         submit(engine, list(range(10)), max_tokens=12)
+    with pytest.raises(RequestRefused, match="lower max_tokens to 1 or"):
+        submit(engine, list(range(20)), max_tokens=2)
     with pytest.raises(RequestRefused, match="shorten the prompt"):
-        submit(engine, list(range(30)), max_tokens=1)
+        submit(engine, list(range(21)), max_tokens=1)
+    (whole_pool,) = submit(engine, list(range(20)), max_tokens=1)
+    assert run_all(engine)[whole_pool][1] == "length"
     (request_id,) = submit(engine, list(range(10)), max_tokens=11)
     tokens, reason, _ = run_all(engine)[request_id]
     assert (len(tokens), reason) == (11, "length")

@@ -6,7 +6,7 @@ from toy_executor import assert_empty, expected_answer, run_all, toy_engine, toy
 
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.sequences import DECODE, PREEMPTED, PREFILL
-from deepinfer.engine.watchdog import MAX_EMPTY_STEPS, EngineStalled
+from deepinfer.engine.watchdog import MAX_EMPTY_STEPS, EngineStalled, Watchdog
 from deepinfer.interfaces import SamplingParams
 
 
@@ -34,6 +34,14 @@ def test_prompts_delay_a_running_answer_by_a_bounded_number_of_rows() -> None:
         assert num_prefill <= 8 and step.num_rows <= 24
         prefill_steps += num_prefill > 0
     assert prefill_steps >= 90 // 8
+
+
+def test_a_step_never_has_more_rows_than_its_budget() -> None:
+    engine = toy_engine(toy_limits(max_prefill_tokens=64, max_num_batched_tokens=12))
+    for token in range(1, 7):
+        submit(engine, 20, token=token)
+    run_all(engine)
+    assert max(step.num_rows for step in engine.executor.steps) == 12
 
 
 def test_prompts_alone_fill_the_whole_step() -> None:
@@ -185,13 +193,43 @@ def test_the_watchdog_ends_work_that_goes_in_a_circle() -> None:
     assert engine.stats().recomputed_tokens > 0
 
 
+def test_the_watchdog_waits_for_both_many_steps_and_much_time() -> None:
+    now = [100.0]
+    watchdog = Watchdog(longest_prefill_steps=3, limit_s=5.0, clock=lambda: now[0])
+    for _ in range(1000):
+        watchdog.no_token(rows=1, state="quick")  # many steps, no time
+    now[0] = 105.0
+    watchdog.no_token(rows=1, state="just in time")
+    watchdog.progress()
+    now[0] = 1000.0
+    for _ in range(3 + MAX_EMPTY_STEPS):
+        watchdog.no_token(rows=1, state="slow")  # much time, few steps
+    with pytest.raises(EngineStalled, match=r"no token in 12 steps and 895\.0 s: slow"):
+        watchdog.no_token(rows=1, state="slow")
+    off = Watchdog(longest_prefill_steps=0, limit_s=0.0, clock=lambda: now[0])
+    for _ in range(100):
+        off.no_token(rows=0, state="nobody looks")
+
+
+def test_rows_in_between_excuse_empty_steps() -> None:
+    watchdog = Watchdog(longest_prefill_steps=1000, limit_s=5.0, clock=lambda: 0.0)
+    for _ in range(5):
+        for _ in range(MAX_EMPTY_STEPS):
+            watchdog.no_token(rows=0, state="")
+        watchdog.no_token(rows=1, state="")
+
+
 def test_the_watchdog_lets_long_prompts_be() -> None:
-    limits, now = toy_limits(max_prefill_tokens=1, max_num_batched_tokens=6, watchdog_s=0.5), [0.0]
+    """Three prompts in single rows, one after another: more steps without a token than one prompt may take."""
+    limits = toy_limits(max_prefill_tokens=1, max_num_batched_tokens=1, max_num_seqs=1, watchdog_s=0.5)
+    now = [0.0]
 
     def clock() -> float:
         now[0] += 1.0
         return now[0]
 
     engine = Engine(toy_engine(limits).executor, limits, clock=clock)
-    request_id = submit(engine, 60, max_tokens=2)
-    assert run_all(engine)[request_id][1] == "length"
+    ids = [submit(engine, 60, max_tokens=2, token=token) for token in (1, 2, 3)]
+    ends = run_all(engine)
+    assert [ends[i][1] for i in ids] == ["length"] * 3
+    assert engine.stats().steps > limits.max_model_len + 2 * MAX_EMPTY_STEPS

@@ -89,6 +89,7 @@ class ToyExecutor:
         assert self._step is None, "the step before was not sampled"
         assert step.token_ids.min() >= 0 and step.positions.min() >= 0
         assert len(set(step.state_slots.tolist())) == len(step.state_slots)
+        assert step.num_rows <= self.limits.max_num_batched_tokens
         self.steps.append(step)
         self._step, self._digests, self._prompt_rows = step, {}, {}
         wanted = set(step.sample_rows.tolist())

@@ -23,9 +23,7 @@ def traced() -> DenseOutput:
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_logits_choices_and_log_probabilities_equal_golden(
-    setting: tuple[DenseModel, str, float], number: int
-) -> None:
+def test_logits_choices_and_log_probabilities_equal_golden(setting: tuple[DenseModel, str, float], number: int) -> None:
     model, key, tolerance = setting
     gold, tokens = golden_arrays(), golden_prompts()[number]
     logits = model(torch.tensor(tokens)).logits_TV.double()

@@ -35,7 +35,7 @@ def test_a_row_has_the_same_bits_at_every_width_and_offset(
     for width in range(1, ROWS + 1):
         offsets = torch.arange(ROWS - width + 1)
         if not full:
-            offsets = offsets[torch.randperm(len(offsets), generator=generator)[:4]]
+            offsets = offsets[torch.randperm(len(offsets), generator=generator)[:1]]
         for offset in offsets.tolist():
             rows = slice(offset, offset + width)
             assert torch.equal(run(ops, rows), whole[rows]), f"rows {offset} … {offset + width - 1} differ"

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from deepinfer.model import formats
 from deepinfer.ops import native, reference
-from deepinfer.ops.hyper import sinkhorn
 
 NAMES = sorted(cases(Inputs(torch.float32)))
 KINDS = {"window": 64 + 2, "main": 32 + 4, "index": 32 + 2, "plain": 64}
@@ -81,38 +80,3 @@ def test_index_scores_agree_over_mixed_rows_and_many_tiles(kind: str) -> None:
         assert_same(*blocks)
         kept = [ops.keep_candidates(found[0], blocks[0], 8) for ops in (native(), reference())]
         assert_same(*kept)
-
-
-def test_equal_scores_go_to_the_lowest_index() -> None:
-    scores = torch.zeros(3, 50)
-    scores[1, 40:] = 1.0
-    scores[2, 7:] = -torch.inf
-    for ops in (native(), reference()):
-        best = ops.best_entries(scores, 12)
-        assert best[0].tolist() == list(range(12))
-        assert best[1].tolist() == [0, 1, *range(40, 50)]
-        assert best[2].tolist() == [*range(7), -1, -1, -1, -1, -1]
-        picks, _ = ops.choose_experts(torch.ones(1, 8), torch.zeros(8), 3, 1.5)
-        assert picks.tolist() == [[0, 1, 2]]
-
-
-def test_a_nan_row_stays_alone_and_stays_nan() -> None:
-    x = torch.randn(9, 256, generator=torch.Generator().manual_seed(6))
-    x[4, 17] = torch.nan
-    weight = torch.randn(96, 256, generator=torch.Generator().manual_seed(7))
-    for ops in (native(), reference()):
-        for result in (
-            ops.linear(x, weight),
-            ops.rms_norm(x, weight[0], 1e-20),
-            ops.quantise_activation(x),
-            ops.swiglu(x.clone(), None, 10.0),
-        ):
-            hurt = result.isnan().any(1)
-            assert hurt[4] and hurt.sum() == 1
-
-
-def test_mixing_is_doubly_stochastic() -> None:
-    logits = torch.randn(20, 4, 4, generator=torch.Generator().manual_seed(8))
-    mixing = sinkhorn(logits, 1e-6, 20)
-    assert (mixing.sum(1) - 1).abs().max() < 1e-5
-    assert (mixing.sum(2) - 1).abs().max() < 1e-3

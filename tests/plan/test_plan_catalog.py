@@ -10,6 +10,7 @@ import pytest
 from deepinfer.config.facts import load_chip
 from deepinfer.config.libraries import BY_NAME as LIBRARY
 from deepinfer.ops.record import Ops
+from deepinfer.ops.reference import reference
 from deepinfer.plan.catalog import BACKENDS, CLASS_OP, OPS, unfit
 from deepinfer.plan.types import Plan
 
@@ -36,6 +37,18 @@ def test_what_a_backend_names_exists(backend: object) -> None:
     assert set(backend.lacks) <= OPS.keys()  # type: ignore[attr-defined]
 
 
+def test_native_lacks_what_it_leaves_to_the_twins() -> None:
+    twins, native = reference(), import_module("deepinfer.ops.native").native()
+    (row,) = [row for row in BACKENDS if row.name == "native"]
+    assert row.lacks == tuple(op for op in OPS if getattr(native, op) is getattr(twins, op))
+
+
+def test_native_is_for_float32(plan_of: PlanOf) -> None:
+    assert {choice.backend for choice in plan_of(*TINY).ops} == {"native", "reference"}
+    assert {choice.backend for choice in plan_of(*TINY, "model.dtype=float64").ops} == {"reference"}
+    assert {choice.backend for choice in plan_of(*TINY, "kernels=reference").ops} == {"reference"}
+
+
 def test_classes_of_weights_follow_ops() -> None:
     assert set(CLASS_OP.values()) <= OPS.keys()
 
@@ -44,6 +57,8 @@ def test_classes_of_weights_follow_ops() -> None:
     ("hardware", "backend", "fits"),
     [
         ("cpu", "reference", True),
+        ("cpu", "native", True),
+        ("h200", "native", False),
         ("cpu", "triton", False),
         ("h200", "triton", True),
         ("h200", "deepseek", False),
@@ -55,7 +70,7 @@ def test_classes_of_weights_follow_ops() -> None:
 )
 def test_architectures_decide(hardware: str, backend: str, fits: bool) -> None:
     (row,) = [row for row in BACKENDS if row.name == backend]
-    reason = unfit(row, "linear", load_chip(hardware))
+    reason = unfit(row, "rms_norm", load_chip(hardware), "float32")
     assert (reason == "") is fits
     assert fits or backend in reason
 

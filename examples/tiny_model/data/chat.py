@@ -22,9 +22,7 @@ TRAILING_SPECIALS = (
 )  # fmt: skip
 
 CALLS_HEADER = f"\n\n<{DSML} calls>\n"
-EFFORT_HEADER = (
-    "Reasoning Effort: {effort} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
-)
+EFFORT_HEADER = "Reasoning Effort: {effort} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
 TOOLS_HEADER = f"""
 
 ## Tools
@@ -53,9 +51,7 @@ Otherwise, output directly after </think> with tool calls or final response.
 ### Available Tool Schemas
 
 """
-TOOLS_FOOTER = (
-    "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n"
-)
+TOOLS_FOOTER = "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n"
 SCHEMA_HEADER = "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n"
 
 

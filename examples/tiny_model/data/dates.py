@@ -83,4 +83,6 @@ def calendar(draw: Draw) -> Task:
     question = draw.phrase(phrases).format(x=names[index], kind=kind)
     place = "after" if step == 1 else "before"
     neighbour = names[(index + step) % len(names)]
-    return Task(draw.ask(question), f"The {kind} {place} {names[index]} is {neighbour}.", f"I know the order of the {kind}s.")
+    return Task(
+        draw.ask(question), f"The {kind} {place} {names[index]} is {neighbour}.", f"I know the order of the {kind}s."
+    )

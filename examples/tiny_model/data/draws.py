@@ -63,7 +63,9 @@ class Draw:
         luck = self.rng.random()
         if luck < 0.5:
             return question
-        starts_plainly = question[:1].isupper() and question[1:2].islower() and question.split(" ", 1)[0] not in words.NAMES
+        starts_plainly = (
+            question[:1].isupper() and question[1:2].islower() and question.split(" ", 1)[0] not in words.NAMES
+        )
         if luck < 0.58 and starts_plainly:
             return question[0].lower() + question[1:]
         if can_end and luck < 0.64 and question[-1] in ".?":

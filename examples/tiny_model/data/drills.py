@@ -59,7 +59,9 @@ def copy_text(draw: Draw) -> Task:
 
 def spell(draw: Draw) -> Task:
     word = draw.word() if draw.chance(0.5) else draw.invented()
-    return Task(draw.ask(draw.phrase(SPELL).format(x=word), can_end=False), "-".join(word), f"{len(word)} letters.", word)
+    return Task(
+        draw.ask(draw.phrase(SPELL).format(x=word), can_end=False), "-".join(word), f"{len(word)} letters.", word
+    )
 
 
 def bind_pairs(draw: Draw) -> Task:

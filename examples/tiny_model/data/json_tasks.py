@@ -126,7 +126,13 @@ def json_request(draw: Draw) -> Task:
     question = draw.phrase(REQUESTS).format(pairs=pairs)
     schema = {"type": "json_object"} if draw.chance(0.3) else None
     answer = json.dumps(fields)
-    return Task(draw.ask(question, question[-1] == "."), answer, f"The user wants json with {', '.join(fields)}.", answer, schema=schema)
+    return Task(
+        draw.ask(question, question[-1] == "."),
+        answer,
+        f"The user wants json with {', '.join(fields)}.",
+        answer,
+        schema=schema,
+    )
 
 
 def short_text(draw: Draw) -> tuple[str, list[str]]:

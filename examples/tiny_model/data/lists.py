@@ -1,5 +1,7 @@
 """Lists: sort, reverse, count, first and last, smallest and largest."""
 
+from typing import Any
+
 from examples.tiny_model.data.draws import Draw, Phrases
 from examples.tiny_model.data.task import Task
 
@@ -50,7 +52,8 @@ EXTREME = Phrases(
 )  # fmt: skip
 
 
-def items(draw: Draw) -> list[str] | list[int]:
+def items(draw: Draw) -> list[Any]:
+    """All numbers or all words."""
     count = draw.integer(3, 7)
     if draw.chance(0.5):
         return [draw.integer(0, 99 if draw.chance(0.8) else 999) for _ in range(count)]

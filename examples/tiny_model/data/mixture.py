@@ -49,7 +49,14 @@ SHORT_FILLERS = (
     stories.story_chat, tables.table_fact, arithmetic.arithmetic, lists.list_reverse, json_tasks.json_lookup, dates.dates,
     lists.list_sort, definitions.definition, smalltalk.smalltalk,
 )  # fmt: skip
-LONG_FILLERS = (stories.story_chat, stories.story_chat, stories.story_question, json_tasks.json_schema, definitions.definition, tables.table_fact)
+LONG_FILLERS = (
+    stories.story_chat,
+    stories.story_chat,
+    stories.story_question,
+    json_tasks.json_schema,
+    definitions.definition,
+    tables.table_fact,
+)
 
 
 def recall_family(fillers: tuple[Callable[[Draw], Task], ...], low: int, high: int) -> Callable[[Draw], Task]:
@@ -140,20 +147,28 @@ def training_documents(seed: int, long_context: bool = False) -> Iterator[Docume
                 yield document(name, with_earlier_turns(draw, task), draw)
 
 
+def evaluation_family(name: str, count: int, seed: int, unseen_templates: bool = False) -> dict[str, list[Document]]:
+    """`count` documents per mode of one family. Keys are "family" and "family/think".
+
+    Held-out values with known templates, or any values with reserved templates: the template itself is then what is new.
+    """
+    draw = Draw(zlib.crc32(f"{seed}{name}{unseen_templates}".encode()), unseen_templates)
+    modes = (False,) if name in ("copy_plain", "fill_in_the_middle") else (False, True)
+    result: dict[str, list[Document]] = {}
+    for thinking in modes:
+        found: list[Document] = []
+        while len(found) < count:
+            task = FAMILIES[name].make(draw)
+            if unseen_templates or not task.key or is_held_out(task.key):
+                found.append(document(name, task, draw, thinking))
+        result[name + ("/think" if thinking else "")] = found
+    return result
+
+
 def evaluation_documents(count: int, seed: int, unseen_templates: bool = False) -> dict[str, list[Document]]:
-    """`count` held-out documents per scored family and mode. Keys are "family" and "family/think"."""
+    """`evaluation_family` of every scored family."""
     result: dict[str, list[Document]] = {}
     for name, family in FAMILIES.items():
-        if not family.is_scored:
-            continue
-        draw = Draw(zlib.crc32(f"{seed}{name}{unseen_templates}".encode()), unseen_templates)
-        modes = (False,) if name in ("copy_plain", "fill_in_the_middle") else (False, True)
-        for thinking in modes:
-            found: list[Document] = []
-            while len(found) < count:
-                task = family.make(draw)
-                # With unseen templates the values may be any: the template itself is what is new.
-                if unseen_templates or not task.key or is_held_out(task.key):
-                    found.append(document(name, task, draw, thinking))
-            result[name + ("/think" if thinking else "")] = found
+        if family.is_scored:
+            result |= evaluation_family(name, count, seed, unseen_templates)
     return result

@@ -34,7 +34,14 @@ QUESTIONS = Phrases(
     ),
     unseen=("Could you remind me what my {k} is?", "I told you my {k}. Which one was it?", "Give me my {k} once more."),
 )  # fmt: skip
-REPLIES = ("Okay, I will remember that.", "Got it.", "Noted.", "Thank you for telling me.", "I will keep that in mind.", "Good to know.")
+REPLIES = (
+    "Okay, I will remember that.",
+    "Got it.",
+    "Noted.",
+    "Thank you for telling me.",
+    "I will keep that in mind.",
+    "Good to know.",
+)
 
 Filler = Callable[[Draw], Task]
 

@@ -69,7 +69,14 @@ TOPICS = (
     Topic(("I love books.", "I like to read.", "I read a lot."), ("Books are wonderful. Shall I tell you a story?",)),
     Topic(("What is love?", "What is happiness?"), ("It is a warm feeling that grows when you share it.",)),
 )  # fmt: skip
-MEETINGS = ("I am {n}.", "My name is {n}.", "Hello, I am {n}.", "Hi, my name is {n}.", "Hi! I'm {n}.", "You can call me {n}.")
+MEETINGS = (
+    "I am {n}.",
+    "My name is {n}.",
+    "Hello, I am {n}.",
+    "Hi, my name is {n}.",
+    "Hi! I'm {n}.",
+    "You can call me {n}.",
+)
 MEETING_REPLIES = ("Nice to meet you, {n}!", "Hello {n}, nice to meet you. How can I help?")
 
 

@@ -108,8 +108,20 @@ SINGLE_ASKS = Phrases(
     ),
     unseen=("Could you make up a story about {x}?", "I want a tale of {x}."),
 )  # fmt: skip
-ANY_ASKS = ("Tell me a story.", "Tell me a short story.", "Write a story.", "I want to hear a story.", "Story time!", "A story, please.")
-QUESTION_FORMS = ("{story}\n{question}", "{question}\n{story}", "Story: {story}\nQuestion: {question}", "{story} {question}")
+ANY_ASKS = (
+    "Tell me a story.",
+    "Tell me a short story.",
+    "Write a story.",
+    "I want to hear a story.",
+    "Story time!",
+    "A story, please.",
+)
+QUESTION_FORMS = (
+    "{story}\n{question}",
+    "{question}\n{story}",
+    "Story: {story}\nQuestion: {question}",
+    "{story} {question}",
+)
 QUESTIONS: tuple[tuple[str, str, Phrases], ...] = (
     ("hero", "{hero}", Phrases(("Who went out?", "Who is the story about?", "What is the name of the hero?", "Who is it about?"),
                                ("Whom is this story about?",))),

@@ -28,9 +28,7 @@ JOBS = (
     "teacher baker doctor farmer pilot singer writer nurse driver painter cook lawyer sailor builder dentist actor gardener engineer "
     "artist plumber"
 ).split()
-MONTHS = (
-    "January February March April May June July August September October November December".split()
-)
+MONTHS = "January February March April May June July August September October November December".split()
 WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 PLACES = "park forest garden beach river hill farm lake market school meadow village library".split()
 VERBS = (
@@ -49,5 +47,5 @@ CODAS = ["", "n", "r", "s", "l", "k", "m"]
 
 
 def with_article(noun_phrase: str) -> str:
-    """"a" or "an" in front of a phrase, by its first letter."""
+    """ "a" or "an" in front of a phrase, by its first letter."""
     return ("an " if noun_phrase[0] in "aeiouAEIOU" else "a ") + noun_phrase
