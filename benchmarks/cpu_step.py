@@ -1,24 +1,22 @@
-"""Time of one decode step of a K6-shaped model on a CPU, and what it is made of. Prints JSON lines.
+"""Time of one decode step of a K6-shaped model on a CPU, and what it is made of: model and head, no scheduler, no sampler.
 
-    python benchmarks/cpu_step.py --threads 2 --batch 1 8 32 --context 256
+    python benchmarks/cpu_step.py --batch 1 8 32 --context 256
 
-Lines: "step" (ms per decode step by batch and implementation), "share" (of a step by part), "invariance" (products in fixed
-tiles against plain F.linear, by rows). Weights are invented; the shape is that of the shipped tiny model.
+Lines give ms per decode step by batch and implementation of the ops, and the share of each op. Weights are invented; the shape
+is that of the shipped tiny model.
 """
 
 import argparse
 import cProfile
 import json
-import platform
 import pstats
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from record import record
 
 from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config, parse_config
@@ -27,23 +25,12 @@ from deepinfer.model.cache_storage import ModelCache
 from deepinfer.model.checkpoint.dummy import dummy_weights
 from deepinfer.model.v41 import V41Model
 from deepinfer.ops import Ops, native, reference
-from deepinfer.ops.linear import linear
 
-ROOT = Path(__file__).parents[1]
-CONFIG = ROOT / "tests" / "fixtures" / "k6_config.json"
+CONFIG = Path(__file__).parents[1] / "tests" / "fixtures" / "k6_config.json"
 
 
-def facts(threads: int) -> dict[str, object]:
-    """What a number depends on besides the code."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return {
-        "commit": commit.stdout.strip() or None,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "processor": platform.processor() or platform.machine(),
-        "threads": threads,
-    }
+def k6_config() -> V41Config:
+    return parse_config(json.loads(CONFIG.read_text()))
 
 
 class Decoder:
@@ -112,18 +99,9 @@ def shares(decoder: Decoder, repeats: int) -> dict[str, float]:
     return {name: round(seconds / total, 4) for name, seconds in sorted(spent.items(), key=lambda item: -item[1])}
 
 
-def invariance(config: V41Config, rows: int, repeats: int) -> dict[str, float]:
-    """ms of the head's product in tiles of fixed rows and as one F.linear."""
-    x = torch.randn(rows, config.hidden_size)
-    head = torch.randn(config.vocab_size, config.hidden_size)
-    tiled = median_ms(lambda: linear(x, head), repeats)[1]
-    plain = median_ms(lambda: torch.nn.functional.linear(x, head), repeats)[1]
-    return {"tiled_ms": tiled, "plain_ms": plain, "price": tiled / plain}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--context", type=int, default=256, help="tokens in the caches before the first timed step")
     parser.add_argument("--steps", type=int, default=40)
@@ -131,24 +109,25 @@ def main() -> None:
     parser.add_argument("--ops", nargs="+", default=["native", "reference"], choices=["native", "reference"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    known, config = facts(args.threads), parse_config(json.loads(CONFIG.read_text()))
     with torch.inference_mode():
         for batch in args.batch:
             for name in args.ops:
                 ops = native() if name == "native" else reference()
-                decoder = Decoder(config, ops, args.numerics, batch, args.context, 3 * args.steps)
+                decoder = Decoder(k6_config(), ops, args.numerics, batch, args.context, 3 * args.steps)
                 for _ in range(5):
                     decoder.step(1)
                 median, least = median_ms(lambda d=decoder: d.step(1), args.steps)
-                about = {"batch": batch, "ops": name, "numerics": args.numerics, "context": args.context}
-                write({"figure": "step", **about, "median_ms": median, "min_ms": least, **known})
-                write({"figure": "share", **about, "parts": shares(decoder, args.steps), **known})
-            write({"figure": "invariance", "rows": batch, **invariance(config, batch, args.steps), **known})
-
-
-def write(line: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+                record(
+                    Path(__file__).stem,
+                    batch=batch,
+                    ops=name,
+                    numerics=args.numerics,
+                    context=args.context,
+                    threads=args.threads,
+                    median_ms=round(median, 3),
+                    min_ms=round(least, 3),
+                    shares=shares(decoder, args.steps),
+                )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,12 @@ _PACKAGES = ("deepinfer", "torch", "numpy", "numba", "hydra-core", "transformers
 
 def record(figure: str, **values: Any) -> dict[str, Any]:
     """Print one measurement as a JSON line and append it to results/<figure>.jsonl. Units belong into the keys."""
-    line = {"figure": figure, **values, "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **surroundings()}
+    line = {
+        "figure": figure,
+        **values,
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **surroundings(),
+    }
     text = json.dumps(line)
     print(text, flush=True)
     RESULTS.mkdir(exist_ok=True)
@@ -43,7 +48,9 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str:
     def git(*words: str) -> str:
-        return subprocess.run(("git", *words), cwd=Path(__file__).parent, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(
+            ("git", *words), cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        ).stdout.strip()
 
     dirty = "+dirty" if git("status", "--porcelain", "--", "../deepinfer", "../kernels", "../conf") else ""
     return (git("rev-parse", "--short", "HEAD") or "unknown") + dirty

@@ -1,6 +1,6 @@
 """Tokens/s of decoding on this CPU at B = 1, 8, 32, and of transformers' deepseek_v4 of the same width and depth beside it.
 
-    python benchmarks/throughput.py [--context 256] [--threads 2] [--no-peer] [model.weights=dummy …]
+    python benchmarks/throughput.py [--context 256] [--threads 1] [--no-peer] [model.weights=dummy …]
 
 Both decode greedily from random prompts of `--context` tokens; steps of the two alternate in short rounds, so that a busy
 machine slows both alike. V4 is not V4.1: the peer has no engram memory, no ratio-1 layers and no quantised caches. Its
@@ -131,7 +131,7 @@ def measure(graph: EngineGraph, batch: int, context: int, rounds: int, *, peer: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--context", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("overrides", nargs="*")

@@ -104,7 +104,9 @@ class StepOutput:
     token_ids: np.ndarray  # int64 [R]
     failed: np.ndarray  # bool [R]
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # r → only where asked
-    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)  # sequence s of the step → its prompt rows
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(
+        default_factory=dict
+    )  # sequence s of the step → its prompt rows
 
 
 class Executor(Protocol):

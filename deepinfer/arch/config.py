@@ -176,10 +176,9 @@ def parse_config(raw: dict[str, Any]) -> V41Config:
     differently from the release, and layer lists that contradict each other.
     """
     if raw.get("model_type") != "deepseek_v41" or not isinstance(raw.get("text_config"), dict):
+        text = "a" if isinstance(raw.get("text_config"), dict) else "no"
         raise ConfigErrors(
-            [
-                f"model_type is {raw.get('model_type')!r} with{'' if 'text_config' in raw else 'out'} a text_config; only 'deepseek_v41' is known"
-            ]
+            [f"model_type is {raw.get('model_type')!r} with {text} text_config; only 'deepseek_v41' is known"]
         )
     problems: list[str] = []
     text = {_TWINS.get(key, key): value for key, value in raw["text_config"].items()}

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from deepinfer import formats
 from deepinfer.arch.cache import Numerics
 from deepinfer.arch.config import V41Config
 from deepinfer.arch.engram import EngramTable, engram_tables
-from deepinfer.model import formats
 from deepinfer.model.dense_parts import best_of, candidate_mask, engram_rows, hyper_coefficients, rotated
 
 Weights = dict[str, Tensor]

@@ -77,7 +77,7 @@ class StepRows:
         self.tables_SB = torch.from_numpy(step.block_tables)
         self.rope_T2F = {compressed: table(self.positions_T) for compressed, table in ropes.items()}
         self.ring_rows = self._ring_rows()
-        self.chunks = [self._chunk(s) for s in np.flatnonzero(self._long_S)]
+        self.chunks = [self._chunk(int(s)) for s in np.flatnonzero(self._long_S)]
         self.write_T, self.write_outer_T, self.write_inner_T = self._newest(layout.ring_slots)
         ratios = {source.ratio for source in layout.sources}
         self.entries = {ratio: self._entry_rows(ratio, ropes[True]) for ratio in ratios}

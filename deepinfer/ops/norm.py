@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from deepinfer.model import formats
+from deepinfer import formats
 from deepinfer.ops.arithmetic import reciprocal_rms, working
 
 

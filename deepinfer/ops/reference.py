@@ -2,7 +2,7 @@
 
 import torch
 
-from deepinfer.model import formats
+from deepinfer import formats
 from deepinfer.ops import attention, compress, engram, experts, hyper, index, linear, norm, rotate, router, rows
 from deepinfer.ops.record import Ops
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from deepinfer.model import formats
+from deepinfer import formats
 
 RowKind = Literal["window", "main", "index", "plain"]
 

@@ -149,7 +149,7 @@ def unfit(backend: Backend, op: str | None, chip: Chip, dtype: str) -> str:
     if backend.dtypes and dtype not in backend.dtypes:
         return f"{backend.name} computes in {listed(backend.dtypes)}, model.dtype is {dtype}"
     if op in backend.lacks:
-        return f"{backend.name} has no {op}"
+        return f"{backend.name} has no such op"
     return ""
 
 

@@ -45,7 +45,7 @@ def summary(plan: Plan) -> str:
     model, numerics, memory = plan.model, plan.numerics, plan.memory[-1]
     weights = sum(item.num_bytes for item in memory.items[: _weights_end(memory)])
     backends = ", ".join(dict.fromkeys(choice.backend for choice in plan.ops))
-    threads = f", {numerics.threads} threads" if plan.hardware.kind == "cpu" else ""
+    threads = f", {_counted(numerics.threads, 'thread')}" if plan.hardware.kind == "cpu" else ""
     how = f"{numerics.dtype}, numerics {numerics.numerics}, ops {backends}{threads}"
     cache, capacity = memory.item("kv_pool").num_bytes, plan.capacity
     most = f"{capacity.sequences} sequences of up to {model.max_model_len:,} tokens"
@@ -94,7 +94,7 @@ def _model(plan: Plan) -> Iterator[tuple[str, str]]:
     yield (
         "numerics",
         f"{numerics.numerics}, {numerics.dtype}"
-        + (f", {numerics.threads} threads" if plan.hardware.kind == "cpu" else ""),
+        + (f", {_counted(numerics.threads, 'thread')}" if plan.hardware.kind == "cpu" else ""),
     )
     for difference in model.differences:
         yield "differs", difference
@@ -215,3 +215,7 @@ def _size(num_bytes: int) -> str:
         if num_bytes >= scale:
             return f"{num_bytes / scale:.3g} {unit}"
     return f"{num_bytes} B"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

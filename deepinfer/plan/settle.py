@@ -28,6 +28,7 @@ from deepinfer.plan.types import Drafting, Numerics
 
 Verify = Literal["none", "coupled", "rejection"]
 MAX_AUTO_THREADS = 2  # the widths at which batch invariance is tested
+NARROW = 1024  # hidden size below which waiting for a second thread costs more than it computes
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -72,7 +73,7 @@ def settle(spec: Spec, facts: Facts, choices: dict[str, str], ledger: Ledger) ->
         model_name=name,
         checkpoint=checkpoint,
         config=config,
-        numerics=_numerics(spec, facts, chip, drafting, ledger),
+        numerics=_numerics(spec, facts, chip, config, drafting, ledger),
         drafting=drafting,
         roles=roles,
         executor=_executor(spec.executor, chip, num_ranks, ledger),
@@ -136,7 +137,7 @@ def _drafting(speculation: Speculation, config: V41Config) -> Drafting:
     )
 
 
-def _numerics(spec: Spec, facts: Facts, chip: Chip, drafting: Drafting, ledger: Ledger) -> Numerics:
+def _numerics(spec: Spec, facts: Facts, chip: Chip, config: V41Config, drafting: Drafting, ledger: Ledger) -> Numerics:
     dtype = spec.model.dtype
     if dtype == "auto":
         dtype = "float32" if chip.kind == "cpu" else "bfloat16"
@@ -146,7 +147,7 @@ def _numerics(spec: Spec, facts: Facts, chip: Chip, drafting: Drafting, ledger: 
     return Numerics(
         numerics=spec.model.numerics,
         dtype=dtype,
-        threads=_threads(spec, facts, chip, ledger),
+        threads=_threads(spec, facts, chip, config, ledger),
         verify=_verify(spec, drafting, ledger),
         replay=replay.kind,
         replay_keep_tokens=replay.keep_tokens if isinstance(replay, MaskReplay | CompactReplay) else 0,
@@ -154,12 +155,16 @@ def _numerics(spec: Spec, facts: Facts, chip: Chip, drafting: Drafting, ledger: 
     )
 
 
-def _threads(spec: Spec, facts: Facts, chip: Chip, ledger: Ledger) -> int:
+def _threads(spec: Spec, facts: Facts, chip: Chip, config: V41Config, ledger: Ledger) -> int:
     if spec.model.threads != "auto":
         return spec.model.threads
     if chip.kind != "cpu":
         return 1  # the host only schedules
     cores = facts.machine.cores
+    if config.hidden_size < NARROW:
+        rule = f"products of hidden size {config.hidden_size} are too small to share between threads"
+        ledger.decide("model.threads", 1, rule, runner_up=min(cores, MAX_AUTO_THREADS) if cores > 1 else "")
+        return 1
     threads = min(cores, MAX_AUTO_THREADS)
     rule = f"{cores} cores are free to use; batch invariance is tested at 1 and {MAX_AUTO_THREADS} threads"
     ledger.decide("model.threads", threads, rule, runner_up=cores if cores > threads else "")

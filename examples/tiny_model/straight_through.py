@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from deepinfer.model.formats import fake_fp4_experts, fake_fp8_blocks, fake_fp8_rows, fake_index, fake_main, fake_window
+from deepinfer.formats import fake_fp4_experts, fake_fp8_blocks, fake_fp8_rows, fake_index, fake_main, fake_window
 
 BLOCK = 32
 # Suffixes of the trained tensors that the release stores as FP8 in 32 × 32 blocks.

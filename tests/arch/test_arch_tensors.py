@@ -29,7 +29,9 @@ def test_table_equals_the_golden_checkpoint(tiny_a: dict[str, Any]) -> None:
 def test_bytes_equal_the_golden_checkpoint(tiny_a: dict[str, Any]) -> None:
     folder = Path(__file__).parents[1] / "fixtures" / "golden" / "tiny_a"
     stored = sum(
-        end - begin for shard in folder.glob("*.safetensors") for begin, end in (e["data_offsets"] for e in read_header(shard).values())
+        end - begin
+        for shard in folder.glob("*.safetensors")
+        for begin, end in (e["data_offsets"] for e in read_header(shard).values())
     )
     assert sum(spec.nbytes for spec in tensor_table(parse_config(tiny_a))) == stored
 

@@ -90,7 +90,7 @@ def test_every_target_has_its_toolkit_floor() -> None:
         asked[option] |= {what}
     assert {"device", "os", "gcc", "python", "cuda", "driver"} <= asked["b200"] & asked["gb200"] & asked["gb300"]
     assert {"device", "os", "gcc", "python", "cann"} <= asked["ascend950"] & asked["ascend950pr"]
-    assert asked["cpu"] == {"python", "torch"}
+    assert asked["cpu"] == {"python", "torch", "numba"}
 
 
 def test_the_wrong_device_is_named() -> None:
@@ -169,7 +169,7 @@ class Bare:
     def run(self, *argv: str) -> None: ...
 
     def version(self, distribution: str) -> str | None:
-        return "2.12.0" if distribution == "torch" else None
+        return {"torch": "2.12.0", "numba": "0.61.2"}.get(distribution)
 
 
 def test_plain_report(capsys: pytest.CaptureFixture[str]) -> None:

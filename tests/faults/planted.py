@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepinfer.model import attention, formats, layer, step_rows, v41
+from deepinfer import formats
+from deepinfer.model import attention, layer, step_rows, v41
 from deepinfer.model.attention import Attention
 from deepinfer.model.layer import Site
 from deepinfer.model.rope import inverse_frequencies

@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 
 from deepinfer.arch.config import parse_config
 from deepinfer.arch.tensors import TensorSpec, tensor_table
+from deepinfer.formats import fake_fp4_experts, fake_fp8_blocks, fake_fp8_rows
 from deepinfer.model.checkpoint.errors import CheckpointErrors
 from deepinfer.model.checkpoint.reader import INDEX_FILE, open_checkpoint
 from deepinfer.model.checkpoint.storage import as_stored, is_scale, master_shape
 from deepinfer.model.checkpoint.verify import verify
 from deepinfer.model.checkpoint.weights import load_weights
 from deepinfer.model.checkpoint.writer import write_checkpoint
-from deepinfer.model.formats import fake_fp4_experts, fake_fp8_blocks, fake_fp8_rows
 
 TINY_A = Path(__file__).parents[1] / "fixtures" / "golden" / "tiny_a"
 RAW_CONFIG = json.loads((TINY_A / "config.json").read_text())

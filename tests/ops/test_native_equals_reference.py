@@ -5,7 +5,7 @@ import torch
 from op_cases import ROWS, Inputs, cases
 from torch import Tensor
 
-from deepinfer.model import formats
+from deepinfer import formats
 from deepinfer.ops import native, reference
 
 NAMES = sorted(cases(Inputs(torch.float32)))

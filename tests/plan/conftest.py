@@ -28,6 +28,7 @@ CORE = {
     "hydra-core": "1.3.8",
     "omegaconf": "2.3.1",
     "safetensors": "0.8.0",
+    "numba": "0.61.2",
 }
 
 

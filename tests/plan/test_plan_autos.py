@@ -46,9 +46,17 @@ def test_dtype_follows_the_hardware(plan_of: PlanOf) -> None:
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (64, 2)])
 def test_threads_stay_where_invariance_is_tested(plan_of: PlanOf, machine: type, cores: int, threads: int) -> None:
-    plan = plan_of(*TINY, on=machine(cores=cores))
+    wide = ("model=v41_flash", "model.weights=dummy", "hardware=cpu", "model.max_model_len=16384")
+    plan = plan_of(*wide, on=machine(cores=cores, memory_gib=8192))
     assert plan.numerics.threads == threads
     assert decision(plan, "model.threads").runner_up == ("64" if cores == 64 else "")
+
+
+@pytest.mark.parametrize(("cores", "runner_up"), [(1, ""), (2, "2"), (64, "2")])
+def test_a_narrow_model_runs_on_one_thread(plan_of: PlanOf, machine: type, cores: int, runner_up: str) -> None:
+    plan = plan_of(*TINY, on=machine(cores=cores))
+    assert plan.numerics.threads == 1
+    assert decision(plan, "model.threads").runner_up == runner_up
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ TINY = ("model=v41_tiny", "model.weights=dummy")
 CHANGES = [
     ("model.numerics=kv", True, True),
     ("model.dtype=float64", True, True),
-    ("model.threads=1", True, True),
+    ("model.threads=2", True, True),
     ("replay=mask", True, True),
     ("scheduler.max_num_seqs=8", True, False),
     ("speculation=ngram", True, False),

@@ -29,7 +29,7 @@ def facts(**changes: Any) -> Facts:
         "available_bytes": 10**12,
         "devices": (NPU,) * 64,
         "toolkits": {"gcc": "13.3.0", "cann": "9.2.RC1", "driver": "580.95.05"},
-        "libraries": {"torch-npu": "2.13.0rc1", "triton": "3.6.0"},
+        "libraries": {"torch-npu": "2.13.0rc1", "triton": "3.6.0", "numba": "0.61.2"},
     }
     return Facts(machine=MachineFacts(**machine | changes), checkpoints={})
 
@@ -66,9 +66,10 @@ def test_a_device_too_small_for_a_rank_does_not_count(plan_of: PlanOf) -> None:
     assert "too small" in str(missing(plan, facts(devices=(small,) * 4)))
 
 
-def test_a_cpu_needs_its_python_only(plan_of: PlanOf, machine: type) -> None:
+def test_a_cpu_needs_its_python_and_numba(plan_of: PlanOf, machine: type) -> None:
     plan = plan_of(*TINY)
-    assert missing(plan, facts(devices=(), toolkits={}, libraries={}, system="darwin")) is None
+    assert missing(plan, facts(devices=(), toolkits={}, system="darwin")) is None
+    assert "no numba" in str(missing(plan, facts(libraries={})))
     assert "python 3.10.2" in str(missing(plan, facts(python="3.10.2")))
 
 

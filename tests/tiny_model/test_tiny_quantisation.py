@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from deepinfer import formats
 from deepinfer.arch.config import parse_config
-from deepinfer.model import formats
 from deepinfer.model.checkpoint.reader import open_checkpoint
 from deepinfer.model.checkpoint.weights import load_weights
 from examples.tiny_model import export, straight_through

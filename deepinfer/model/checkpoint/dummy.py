@@ -9,9 +9,9 @@ from torch import Tensor
 
 from deepinfer.arch.config import V41Config
 from deepinfer.arch.tensors import TensorSpec
+from deepinfer.formats.scales import E8M0_BIAS
 from deepinfer.model.checkpoint.storage import TORCH_DTYPES, dequantise, master_shape, scale_name, storage_of
 from deepinfer.model.checkpoint.weights import weight_specs
-from deepinfer.model.formats.scales import E8M0_BIAS
 
 POOL_SIZE = 1_048_573  # prime: no row length divides it, so the rows of a matrix differ
 RESIDUAL_GAIN = 0.2  # of matrices that write into the residual streams: a random model with gain 1 is chaotic

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.arch.tensors import TensorSpec
-from deepinfer.model.formats import (
+from deepinfer.formats import (
     dequantise_fp4_experts,
     dequantise_fp8_blocks,
     dequantise_fp8_rows,

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepinfer.model.formats.scales import E4M3_MAX, decode_e8m0, grouped, power_of_two_scale, working_dtype
-from deepinfer.model.formats.tables import decode_e4m3
+from deepinfer.formats.scales import E4M3_MAX, decode_e8m0, grouped, power_of_two_scale, working_dtype
+from deepinfer.formats.tables import decode_e4m3
 
 FP8_FLOOR = 1e-4  # smallest magnitude a scale is made for; keeps all-zero groups away from 0 / 0
 GROUP = 32

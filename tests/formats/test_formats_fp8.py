@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from deepinfer.model.formats import (
+from deepinfer.formats import (
     dequantise_fp8_blocks,
     dequantise_fp8_rows,
     fake_fp8_blocks,
@@ -14,7 +14,7 @@ from deepinfer.model.formats import (
     quantise_fp8_blocks,
     quantise_fp8_rows,
 )
-from deepinfer.model.formats.scales import decode_e8m0, power_of_two_scale
+from deepinfer.formats.scales import decode_e8m0, power_of_two_scale
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 BITS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.bfloat16: torch.int16}

@@ -9,8 +9,8 @@ column in the low nibble. Rounding is to nearest, ties to the code with an even 
 import torch
 from torch import Tensor
 
-from deepinfer.model.formats.scales import E4M3_MAX, decode_e8m0, grouped, power_of_two_scale
-from deepinfer.model.formats.tables import decode_e2m1_pairs, decode_e4m3
+from deepinfer.formats.scales import E4M3_MAX, decode_e8m0, grouped, power_of_two_scale
+from deepinfer.formats.tables import decode_e2m1_pairs, decode_e4m3
 
 E2M1_MAX = 6.0
 INDEX_GROUP = 32

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from deepinfer.model.formats import (
+from deepinfer.formats import (
     dequantise_fp4_experts,
     dequantise_index,
     dequantise_main,

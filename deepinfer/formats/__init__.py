@@ -7,7 +7,7 @@ Decoded values are exact in float32, float64 and bfloat16. float64 values go thr
 every torch cast: the reference rounds so.
 """
 
-from deepinfer.model.formats.fp4 import (
+from deepinfer.formats.fp4 import (
     dequantise_fp4_experts,
     dequantise_index,
     dequantise_main,
@@ -18,7 +18,7 @@ from deepinfer.model.formats.fp4 import (
     quantise_index,
     quantise_main,
 )
-from deepinfer.model.formats.fp8 import (
+from deepinfer.formats.fp8 import (
     dequantise_fp8_blocks,
     dequantise_fp8_rows,
     fake_fp8_blocks,
@@ -26,7 +26,7 @@ from deepinfer.model.formats.fp8 import (
     quantise_fp8_blocks,
     quantise_fp8_rows,
 )
-from deepinfer.model.formats.rows import (
+from deepinfer.formats.rows import (
     fake_window,
     pack_index,
     pack_main,

@@ -10,7 +10,7 @@ unpack(pack(x)) equals fake(x) bit for bit.
 import torch
 from torch import Tensor
 
-from deepinfer.model.formats.fp4 import (
+from deepinfer.formats.fp4 import (
     INDEX_GROUP,
     MAIN_GROUP,
     dequantise_index,
@@ -18,7 +18,7 @@ from deepinfer.model.formats.fp4 import (
     quantise_index,
     quantise_main,
 )
-from deepinfer.model.formats.fp8 import GROUP, dequantise_fp8_rows, fake_fp8_rows, quantise_fp8_rows
+from deepinfer.formats.fp8 import GROUP, dequantise_fp8_rows, fake_fp8_rows, quantise_fp8_rows
 
 
 def pack_main(x: Tensor) -> Tensor:
