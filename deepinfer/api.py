@@ -38,6 +38,8 @@ class LLM:
     same with "__" for each dot (`model__path=DIR`). Raises `config.errors.Refused` (a ValueError) with all that is wrong.
     """
 
+    warm_up_s = 0.0  # spent on two tiny steps before the first request
+
     def __init__(self, *overrides: str, **keywords: Any) -> None:
         from deepinfer.config.compose import load
         from deepinfer.config.facts import probe
@@ -59,6 +61,7 @@ class LLM:
         graph = build_graph(plan)
         self._start(graph.engine, graph.tokenizer, from_config(plan.sampling), plan.model.config.bos_token_id)
         self.plan = plan
+        self.warm_up_s = graph.warm_up_s
 
     def _start(
         self, engine: EngineLike, tokenizer: BpeTokenizer | None, defaults: SamplingParams, bos_token_id: int

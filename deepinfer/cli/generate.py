@@ -9,15 +9,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from deepinfer.cli.generate_file import run_file
 from deepinfer.cli.plan import show
 from deepinfer.config.errors import ExitCode, Problem, Refused
-from deepinfer.config.facts import Facts, match_option, probe
+from deepinfer.config.facts import probe
 from deepinfer.config.runnable import unbuilt
 from deepinfer.config.tasks import Generate
 from deepinfer.plan import render
+from deepinfer.plan.require import missing
 from deepinfer.plan.resolve import resolve
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from deepinfer.api import LLM
     from deepinfer.config.argv import Invocation
     from deepinfer.config.specs import Spec
-    from deepinfer.plan.types import Plan
     from deepinfer.serving.jobs import Job
 
 DEMO = (
@@ -36,6 +34,7 @@ DEMO = (
     "Sort this list: 42, 7, 19, 3, 88",
     "Tell me a short story about a fox.",
 )
+NOTABLE_S = 2.0  # a wait that needs an explanation
 
 
 def run(spec: Spec, invocation: Invocation) -> int:
@@ -43,10 +42,12 @@ def run(spec: Spec, invocation: Invocation) -> int:
     facts = probe(spec)
     plan = resolve(spec, facts, invocation.choices)
     simulated = spec.executor.kind == "simulated"
-    lacks = "" if simulated else missing_devices(plan, facts)
+    lacks = None if simulated else missing(plan, facts)
     if lacks:
         show(render.text(plan))
-        print(lacks, file=sys.stderr)
+        print(
+            f"{lacks.removesuffix('.')}, so it was planned and not run: type hardware=cpu to run here.", file=sys.stderr
+        )
         return ExitCode.DEVICE
     problems = [*_clashes(invocation), *([] if simulated else unbuilt(spec))]
     if problems:
@@ -56,6 +57,8 @@ def run(spec: Spec, invocation: Invocation) -> int:
     from deepinfer.api import LLM
 
     with LLM.from_plan(plan) as llm:
+        if llm.warm_up_s > NOTABLE_S:
+            _say([f"compiled the CPU kernels in {llm.warm_up_s:.0f} s; later runs find them in the cache"])
         assert isinstance(spec.task, Generate), "this is the verb of this task"
         thinking = spec.task.thinking
         if invocation.prompts is not None:
@@ -63,26 +66,7 @@ def run(spec: Spec, invocation: Invocation) -> int:
         if invocation.prompt is not None:
             prompt = sys.stdin.read() if invocation.prompt == "-" else invocation.prompt
             return answer(llm, prompt, thinking=thinking)
-        typed = {override.partition("=")[0].lstrip("+") for override in invocation.overrides}
-        greedy = not typed & {"sampling", "sampling.temperature"}
-        return demo(llm, thinking=thinking, greedy=greedy)
-
-
-def missing_devices(plan: Plan, facts: Facts) -> str:
-    """One sentence of what the plan's hardware needs and this machine has; empty where nothing is missing."""
-    hardware, needed = plan.hardware, plan.layout.num_ranks
-    if hardware.kind == "cpu":
-        return ""
-    options = [hardware.option]
-    fitting = sum(match_option(device, options) is not None for device in facts.machine.devices)
-    if fitting >= needed:
-        return ""
-    floors = [f"{floor.what} {floor.at_least}".strip() for floor in plan.floors]
-    has = ", ".join(device.name for device in facts.machine.devices) or "no accelerator"
-    return (
-        f"This plan needs {needed} × {hardware.name}{' with ' + ', '.join(floors) if floors else ''}; "
-        f"this machine has {has}, so it was planned and not run: type hardware=cpu to run here."
-    )
+        return demo(llm, thinking=thinking)
 
 
 def _clashes(invocation: Invocation) -> list[Problem]:
@@ -124,11 +108,9 @@ def _print_stream(llm: LLM, job: Job) -> int:
     return ExitCode.OTHER
 
 
-def demo(llm: LLM, *, thinking: bool, greedy: bool) -> int:
+def demo(llm: LLM, *, thinking: bool) -> int:
     """Five prompts that show what a small model can do, each with its answer, and the speed of all together."""
     params = llm.default_params
-    if greedy:
-        params = msgspec.structs.replace(params, temperature=0.0)
     started_s = time.perf_counter()
     outputs = llm.chat([[{"role": "user", "content": prompt}] for prompt in DEMO], params, thinking=thinking)
     elapsed_s = time.perf_counter() - started_s

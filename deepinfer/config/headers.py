@@ -32,6 +32,7 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
 
     folder: str
     config: dict[str, Any] | None = None  # config.json as parsed; None where it is absent or broken
+    generation: dict[str, Any] = {}  # generation_config.json: how its makers want it sampled
     tensors: dict[str, StoredTensor] = {}
     num_bytes: int = 0  # of all tensors
     files: tuple[str, ...] = ()
@@ -45,7 +46,8 @@ def read_checkpoint(folder: Path, *, with_tensors: bool = True) -> CheckpointFac
     problems: list[str] = []
     if not folder.is_dir():
         return CheckpointFacts(folder=str(folder), problems=("the folder does not exist",))
-    config = _config(folder / "config.json", problems)
+    config = _json_object(folder / "config.json", problems)
+    generation = folder / "generation_config.json"
     tensors: dict[str, StoredTensor] = {}
     num_bytes, digest = 0, hashlib.sha256()
     named = _shards(folder, problems) if with_tensors else []
@@ -63,6 +65,7 @@ def read_checkpoint(folder: Path, *, with_tensors: bool = True) -> CheckpointFac
     return CheckpointFacts(
         folder=str(folder),
         config=config,
+        generation=(_json_object(generation, problems) or {}) if generation.is_file() else {},
         tensors=tensors,
         num_bytes=num_bytes,
         files=tuple(file.name for file in files),
@@ -72,17 +75,17 @@ def read_checkpoint(folder: Path, *, with_tensors: bool = True) -> CheckpointFac
     )
 
 
-def _config(path: Path, problems: list[str]) -> dict[str, Any] | None:
+def _json_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        problems.append("config.json is missing")
+        problems.append(f"{path.name} is missing")
         return None
     except (OSError, ValueError) as error:
-        problems.append(f"config.json cannot be read: {error}")
+        problems.append(f"{path.name} cannot be read: {error}")
         return None
     if not isinstance(value, dict):
-        problems.append(f"config.json holds a {type(value).__name__}, not an object")
+        problems.append(f"{path.name} holds a {type(value).__name__}, not an object")
         return None
     return value
 

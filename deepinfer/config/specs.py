@@ -118,7 +118,7 @@ class Sampling(Component, frozen=True, kw_only=True, tag="sampling"):
 
     max_tokens: Positive
     min_tokens: Count
-    temperature: Annotated[float, Meta(ge=0)]  # 0 is greedy
+    temperature: Annotated[float, Meta(ge=0)] | Auto  # 0 is greedy; auto asks the checkpoint
     top_k: Count  # 0 keeps all
     top_p: Annotated[float, Meta(gt=0, le=1)]
     min_p: Share

@@ -39,6 +39,7 @@ class EngineGraph:
     sampler: Sampler | None
     executor: TimedExecutor
     engine: Engine
+    warm_up_s: float = 0.0  # mostly compilation, at the first run on a machine
 
 
 def build_engine(plan: Plan) -> Engine:
@@ -57,6 +58,7 @@ def build_graph(plan: Plan, *, poison_freed: bool = False) -> EngineGraph:
     if _is_simulated(plan):
         return _simulated(plan, limits, poison_freed)
     from deepinfer.model.cache_storage import ModelCache
+    from deepinfer.model.warm_up import warm_up
     from deepinfer.sampling.sampler import Sampler
 
     folder = checkpoint_folder(plan)
@@ -81,6 +83,7 @@ def build_graph(plan: Plan, *, poison_freed: bool = False) -> EngineGraph:
         sampler=sampler,
         executor=executor,
         engine=engine,
+        warm_up_s=warm_up(model) if any(choice.backend == "native" for choice in plan.ops) else 0.0,
     )
 
 

@@ -79,7 +79,7 @@ def _plan(scene: Scene, layout: Layout, fitted: Fit, choices: dict[str, str], le
         numerics=case.numerics,
         drafting=case.drafting,
         scheduler=case.spec.scheduler,
-        sampling=case.spec.sampling,
+        sampling=case.sampling,
         graph=build_graph(case, ops),
         ops=ops,
         floors=floors_of(case.chip, used_backends(ops)),

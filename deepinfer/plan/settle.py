@@ -1,9 +1,10 @@
 """Every "auto" of a spec becomes a value here, once, with the rule that settled it."""
 
+import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from deepinfer.arch.config import ConfigErrors, V41Config, parse_config
 from deepinfer.config.chips import Chip
@@ -18,6 +19,7 @@ from deepinfer.config.specs import (
     MaskReplay,
     Ngram,
     Parallel,
+    Sampling,
     Spec,
     Speculation,
 )
@@ -42,6 +44,7 @@ class Case(Struct, frozen=True, kw_only=True):
     checkpoint: CheckpointFacts
     config: V41Config
     numerics: Numerics
+    sampling: Sampling
     drafting: Drafting
     roles: tuple[tuple[str, int, Parallel], ...]  # name, replicas, degrees
     executor: str  # local, distributed, simulated
@@ -74,6 +77,7 @@ def settle(spec: Spec, facts: Facts, choices: dict[str, str], ledger: Ledger) ->
         checkpoint=checkpoint,
         config=config,
         numerics=_numerics(spec, facts, chip, config, drafting, ledger),
+        sampling=_sampling(spec.sampling, checkpoint, ledger),
         drafting=drafting,
         roles=roles,
         executor=_executor(spec.executor, chip, num_ranks, ledger),
@@ -169,6 +173,28 @@ def _threads(spec: Spec, facts: Facts, chip: Chip, config: V41Config, ledger: Le
     rule = f"{cores} cores are free to use; batch invariance is tested at 1 and {MAX_AUTO_THREADS} threads"
     ledger.decide("model.threads", threads, rule, runner_up=cores if cores > threads else "")
     return threads
+
+
+def _sampling(sampling: Sampling, checkpoint: CheckpointFacts, ledger: Ledger) -> Sampling:
+    """The defaults of a request, with the temperature that the checkpoint's makers recommend."""
+    if sampling.temperature != "auto":
+        return sampling
+    recommended = _recommended_temperature(checkpoint.generation)
+    temperature = 1.0 if recommended is None else recommended
+    if recommended is None:
+        rule = "the model's own distribution; no generation_config.json says otherwise"
+    else:
+        rule = "the checkpoint's generation_config.json asks for it"
+    ledger.decide("sampling.temperature", temperature, rule, runner_up=0.0 if temperature else 1.0)
+    return structs.replace(sampling, temperature=temperature)
+
+
+def _recommended_temperature(generation: dict[str, Any]) -> float | None:
+    if generation.get("do_sample") is False:
+        return 0.0
+    value = generation.get("temperature")
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return float(value) if usable else None  # type: ignore[arg-type]
 
 
 def _verify(spec: Spec, drafting: Drafting, ledger: Ledger) -> Verify:

@@ -23,7 +23,7 @@ from examples.tiny_model.train import HERE, TOKENIZER
 DRAFT_SEED = 5
 PROVENANCE_FILE = "training.json"
 # Files of an earlier export that belong beside the weights and are kept.
-COMPANIONS = ("MODEL_CARD.md", "LICENSE", "eval.json")
+COMPANIONS = ("MODEL_CARD.md", "LICENSE", "eval.json", "generation_config.json")
 
 
 def export(run: Path, output: Path) -> None:

@@ -160,3 +160,33 @@ def test_shards_that_are_not_there_are_noted(plan_of: PlanOf, checkpoint: Path) 
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
     plan = plan_of(f"model.path={checkpoint}")
     assert any("1 of 2 shards are not in" in note and "b.safetensors" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("said", "temperature"),
+    [
+        ({"do_sample": False}, 0.0),
+        ({"do_sample": True, "temperature": 0.6}, 0.6),
+        ({"temperature": 0}, 0.0),
+        ({"temperature": "warm"}, 1.0),
+        ({"temperature": -1}, 1.0),
+        (None, 1.0),
+    ],
+)
+def test_temperature_follows_the_checkpoint(
+    plan_of: PlanOf, tmp_path: Path, said: dict[str, object] | None, temperature: float
+) -> None:
+    (tmp_path / "config.json").write_text((shipped_folder("v41_tiny") / "config.json").read_text())
+    if said is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    dummy = (f"model.path={tmp_path}", "model.weights=dummy")
+    assert plan_of(*dummy).sampling.temperature == temperature
+    assert decision(plan_of(*dummy), "sampling.temperature").value == str(temperature)
+    assert plan_of(*dummy, "sampling.temperature=0.25").sampling.temperature == 0.25
+
+
+def test_a_broken_generation_config_is_said(plan_of: PlanOf, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((shipped_folder("v41_tiny") / "config.json").read_text())
+    (tmp_path / "generation_config.json").write_text("{")
+    with pytest.raises(PlanErrors, match="generation_config.json cannot be read"):
+        plan_of(f"model.path={tmp_path}", "model.weights=dummy")
