@@ -188,5 +188,5 @@ def test_temperature_follows_the_checkpoint(
 def test_a_broken_generation_config_is_said(plan_of: PlanOf, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((shipped_folder("v41_tiny") / "config.json").read_text())
     (tmp_path / "generation_config.json").write_text("{")
-    with pytest.raises(PlanErrors, match="generation_config.json cannot be read"):
+    with pytest.raises(PlanErrors, match=r"generation_config\.json cannot be read"):
         plan_of(f"model.path={tmp_path}", "model.weights=dummy")
