@@ -210,8 +210,8 @@ def _weights_end(memory: RankMemory) -> int:
 
 
 def _size(num_bytes: int) -> str:
-    """Bytes in words: "14.4 MB", "2.15 GB", "144 GB"."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    """Bytes in words: "14.4 MB", "2.15 GB", "144 GB", "2.99 TB"."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= scale:
             return f"{num_bytes / scale:.3g} {unit}"
     return f"{num_bytes} B"
