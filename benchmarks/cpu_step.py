@@ -1,4 +1,4 @@
-"""Time of one decode step of a K6-shaped model on a CPU, and what it is made of: model and head, no scheduler, no sampler.
+"""Time of one decode step of the tiny model's shape on a CPU, and of its parts: model and head, no scheduler, no sampler.
 
     python benchmarks/cpu_step.py --batch 1 8 32 --context 256
 
@@ -6,7 +6,6 @@ Lines give ms per decode step by batch and implementation of the ops, and the sh
 is that of the shipped tiny model.
 """
 
-import argparse
 import cProfile
 import json
 import pstats
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from record import record
+from record import options, record
 
 from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config, parse_config
@@ -29,7 +28,7 @@ from deepinfer.ops import Ops, native, reference
 CONFIG = Path(__file__).parents[1] / "tests" / "fixtures" / "k6_config.json"
 
 
-def k6_config() -> V41Config:
+def tiny_config() -> V41Config:
     return parse_config(json.loads(CONFIG.read_text()))
 
 
@@ -100,7 +99,7 @@ def shares(decoder: Decoder, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--context", type=int, default=256, help="tokens in the caches before the first timed step")
@@ -113,7 +112,7 @@ def main() -> None:
         for batch in args.batch:
             for name in args.ops:
                 ops = native() if name == "native" else reference()
-                decoder = Decoder(k6_config(), ops, args.numerics, batch, args.context, 3 * args.steps)
+                decoder = Decoder(tiny_config(), ops, args.numerics, batch, args.context, 3 * args.steps)
                 for _ in range(5):
                     decoder.step(1)
                 median, least = median_ms(lambda d=decoder: d.step(1), args.steps)

@@ -2,18 +2,17 @@
 
     python benchmarks/invariance.py
 
-Measured twice: for the head alone, by rows, and for a whole decode step of a K6-shaped model by batch. The two sides alternate,
-so that a busy machine slows both alike.
+Measured twice: for the head alone, by rows, and for a whole decode step of a model of the tiny model's shape, by batch. The
+two sides alternate, so that a busy machine slows both alike.
 """
 
-import argparse
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from cpu_step import Decoder, k6_config, median_ms
-from record import record
+from cpu_step import Decoder, median_ms, tiny_config
+from record import options, record
 
 from deepinfer.ops import native
 from deepinfer.ops.linear import linear
@@ -38,12 +37,12 @@ def price(tiled: Callable[[], object], plain: Callable[[], object], repeats: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=256)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    config = k6_config()
+    config = tiny_config()
     with torch.inference_mode():
         head = torch.randn(config.vocab_size, config.hidden_size)
         for rows in ROWS:

@@ -6,13 +6,12 @@
 there already: composing is measured by startup.py.
 """
 
-import argparse
 import statistics
 import subprocess
 import sys
 import time
 
-from record import record
+from record import options, record
 
 from deepinfer.config.compose import load
 from deepinfer.config.facts import probe
@@ -40,7 +39,7 @@ print(time.perf_counter() - start)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=9)
     runs = parser.parse_args().runs
     for ranks, degrees in LAYOUTS.items():

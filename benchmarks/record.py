@@ -1,5 +1,6 @@
 """One JSON line per measurement, with everything needed to compare it with another: versions, commit, machine, digests."""
 
+import argparse
 import json
 import platform
 import subprocess
@@ -10,11 +11,22 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+KEEP = "--record"
 _PACKAGES = ("deepinfer", "torch", "numpy", "numba", "hydra-core", "transformers", "triton")
 
 
+def options(doc: str | None) -> argparse.ArgumentParser:
+    """A parser for a benchmark: its docstring as written, and `--record`."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(KEEP, action="store_true", help="also append the lines to benchmarks/results, which is tracked")
+    return parser
+
+
 def record(figure: str, **values: Any) -> dict[str, Any]:
-    """Print one measurement as a JSON line and append it to results/<figure>.jsonl. Units belong into the keys."""
+    """Print one measurement as a JSON line; append it to results/<figure>.jsonl only where --record was typed.
+
+    Units belong into the keys.
+    """
     line = {
         "figure": figure,
         **values,
@@ -23,9 +35,10 @@ def record(figure: str, **values: Any) -> dict[str, Any]:
     }
     text = json.dumps(line)
     print(text, flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    with (RESULTS / f"{figure}.jsonl").open("a") as file:
-        file.write(text + "\n")
+    if KEEP in sys.argv[1:]:
+        RESULTS.mkdir(exist_ok=True)
+        with (RESULTS / f"{figure}.jsonl").open("a") as file:
+            file.write(text + "\n")
     return line
 
 

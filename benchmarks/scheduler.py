@@ -7,12 +7,11 @@ schedule + commit, `events_us` what the engine makes of the results for its call
 the simulated device's own arithmetic. `churn` ends a tenth of the requests early and admits as many at every 20th step.
 """
 
-import argparse
 import time
 from pathlib import Path
 
 import numpy as np
-from record import record
+from record import options, record
 
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.executor_simulated import SimulatedExecutor
@@ -95,7 +94,7 @@ def whole_steps(batch: int, steps: int, *, churn: bool) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--steps", type=int, default=400)
     steps = parser.parse_args().steps
     for batch in BATCHES:

@@ -7,14 +7,13 @@ with the same overrides and does nothing else; `compose` adds reading the comman
 `compose_ratio` is their quotient inside the process, imports left out.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
 import sys
 import time
 
-from record import record
+from record import options, record
 
 OVERRIDES = ["hardware=ascend950", "parallel=ep64"]
 RAW = f"""
@@ -53,7 +52,7 @@ def timed(words: list[str]) -> tuple[float, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=7)
     runs = parser.parse_args().runs
     for words in COMMANDS.values():

@@ -8,15 +8,16 @@ weights are random; ours are those of the configuration. `host_share` is all of 
 sampler, `outside_model_share` all that is not the model.
 """
 
-import argparse
+import sys
 import time
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
-from record import record
+from record import options, record
 
 from deepinfer.config.compose import load
 from deepinfer.config.facts import probe
@@ -129,13 +130,15 @@ def measure(graph: EngineGraph, batch: int, context: int, rounds: int, *, peer: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("overrides", nargs="*")
     asked = parser.parse_args()
+    if not asked.no_peer and find_spec("transformers") is None:
+        sys.exit("the peer needs transformers: pip install -e '.[bench]', or type --no-peer")
     graph = build(asked.threads, asked.overrides)
     for batch in BATCHES:
         measure(graph, batch, asked.context, asked.rounds, peer=not asked.no_peer)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deepinfer.api import LLM, RequestOutput, SamplingParams
+    from deepinfer.config.errors import Refused
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "Refused", "RequestOutput", "SamplingParams", "__version__"]
 
 # conf/ and kernels/ sit beside the package in a checkout and inside it in a wheel; widening
 # __path__ lets one name, deepinfer.conf or deepinfer.kernels, serve both.
@@ -21,4 +22,6 @@ def __getattr__(name: str) -> Any:
     """Load the library door on first use, so that `plan` and `--help` never import torch."""
     if name in ("LLM", "SamplingParams", "RequestOutput"):
         return getattr(import_module("deepinfer.api"), name)
+    if name == "Refused":
+        return import_module("deepinfer.config.errors").Refused
     raise AttributeError(f"module 'deepinfer' has no attribute {name!r}")

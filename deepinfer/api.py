@@ -19,9 +19,10 @@ from deepinfer.interfaces import SamplingParams
 from deepinfer.sampling.collector import Collector, EngineLike, Ticket
 from deepinfer.sampling.interrupt import DeferredInterrupt
 from deepinfer.sampling.outputs import Completion, RequestOutput, StreamEvent, Timings, failed
-from deepinfer.sampling.params import from_config
+from deepinfer.sampling.params import asked_sampling, from_config, validate
 from deepinfer.sampling.tokenizer import BpeTokenizer
-from deepinfer.serving.jobs import Desk, Job, Prompt, is_ids
+from deepinfer.serving.chat_events import chat_events
+from deepinfer.serving.jobs import Desk, Job, Prompt, is_conversation, is_ids
 
 if TYPE_CHECKING:
     from deepinfer.plan.types import Plan
@@ -39,20 +40,31 @@ class LLM:
     """
 
     warm_up_s = 0.0  # spent on two tiny steps before the first request
+    asked: frozenset[str] = frozenset()  # fields of `default_params` that somebody chose
 
     def __init__(self, *overrides: str, **keywords: Any) -> None:
-        from deepinfer.config.compose import load
+        from deepinfer.config.compose import load_with_choices
         from deepinfer.config.facts import probe
+        from deepinfer.config.overrides import as_override
+        from deepinfer.engine.unbuilt import refuse_to_run
+        from deepinfer.plan.require import missing
         from deepinfer.plan.resolve import resolve
 
-        spec = load(*overrides, *(_as_override(key, value) for key, value in keywords.items()))
-        self._open(resolve(spec, probe(spec)))
+        overrides = (*overrides, *(as_override(key, value) for key, value in keywords.items()))
+        spec, choices = load_with_choices(*overrides)
+        facts = probe(spec)
+        plan = resolve(spec, facts, choices)
+        refuse_to_run(plan, spec, missing(plan, facts))
+        self._open(plan)
+        self.asked = asked_sampling(overrides)
 
     @classmethod
-    def from_plan(cls, plan: Plan) -> LLM:
-        """The LLM of a plan that was resolved before."""
+    def from_plan(cls, plan: Plan, *, asked: frozenset[str] = frozenset()) -> LLM:
+        """The LLM of a plan that was resolved before. `asked` are the sampling fields that the plan's maker chose, which the
+        chat format leaves alone."""
         llm = cls.__new__(cls)
         llm._open(plan)
+        llm.asked = asked
         return llm
 
     def _open(self, plan: Plan) -> None:
@@ -86,9 +98,10 @@ class LLM:
         """Run prompts and return one result for each, in their order; a prompt that cannot run gives a result with `error`.
 
         A str is raw text, put after the BOS token; a list of ints is taken as it is. `params` holds for all, or is a list
-        with one for each; None takes the configuration's `sampling` group. Ctrl-C aborts what runs; the LLM stays usable.
+        with one for each; None takes the configuration's `sampling` group. {"prompt": str} and {"prompt_token_ids": [int]}
+        are prompts too. Ctrl-C aborts what runs; the LLM stays usable. Raises ValueError where the params for all are wrong.
         """
-        batch: list[Any] = [prompts] if isinstance(prompts, str) or is_ids(prompts) else list(prompts)
+        batch: list[Any] = [prompts] if isinstance(prompts, str | dict) or is_ids(prompts) else list(prompts)
         each = self._one_each(params, len(batch))
         return list(self.run(self.desk.text(prompt, one) for prompt, one in zip(batch, each)))
 
@@ -100,17 +113,31 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation or a list of them, rendered in V4.1's chat format.
 
-        `options` are those of `Codec.encode`: thinking=False, tools=None, tool_choice=None, response_format=None. Each
-        result's `message` is the answer taken apart, its `notices` say which parameters the format overrode.
+        `options`: thinking=False, tools=None, tool_choice=None, response_format=None, as in Chat Completions. Each result's
+        `message` is the answer taken apart. The format has a temperature and top_p of its own; they hold where `params` is
+        None and no override named these keys. `notices` say what it overrode or recommends, and what nothing enforces.
         """
         one = isinstance(messages, str) or (len(messages) > 0 and isinstance(messages[0], dict))
         batch: list[Any] = [messages] if one else list(messages)
         each = self._one_each(params, len(batch))
+        options["asked"] = self._asked(params)
         return list(self.run(self.desk.chat(chat, one, **options) for chat, one in zip(batch, each)))
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamEvent]:
-        """The answers to one prompt as they grow. Leaving the iterator early aborts the request."""
-        return self.stream_job(self.desk.text(prompt, params or self.default_params))
+    def stream(
+        self, prompt: Prompt | Sequence[dict[str, Any]], params: SamplingParams | None = None, **options: Any
+    ) -> Iterator[StreamEvent]:
+        """The answers to one prompt as they grow. Leaving the iterator early aborts the request.
+
+        A list of messages is a conversation, as in `chat`, and so are `options`; what it cannot render raises ValueError.
+        """
+        (one,) = self._one_each(params, 1)
+        if not is_conversation(prompt):
+            if options:
+                raise ValueError(
+                    f"{', '.join(options)} shape a chat: give a list of messages instead of {prompt!r:.80}"
+                )
+            return self.stream_job(self.desk.text(cast(Prompt, prompt), one))
+        return self.stream_job(self.desk.chat(prompt, one, asked=self._asked(params), **options))
 
     def run(self, jobs: Iterable[Job]) -> Iterator[RequestOutput]:
         """Results in the order of the jobs, as soon as they and all before them are there; jobs are read as they are needed."""
@@ -131,7 +158,8 @@ class LLM:
 
     def stream_job(self, job: Job) -> Iterator[StreamEvent]:
         """The events of one job."""
-        return self._events(self._submit(job, streaming=True))
+        events = self._events(self._submit(job, streaming=True))
+        return events if job.chat is None else chat_events(self.desk, job, job.chat.notices, events)
 
     def close(self) -> None:
         """Free what the engine holds; running calls and later ones fail. Closing twice is fine."""
@@ -150,10 +178,16 @@ class LLM:
         if params is None:
             return [self.default_params] * number
         if not isinstance(params, list | tuple):
-            return [cast(SamplingParams, params)] * number  # what is no SamplingParams becomes an error of each result
+            one = cast(SamplingParams, params)
+            validate(one, self.engine.limits.vocab_size)
+            return [one] * number
         if len(params) != number:
             raise ValueError(f"{len(params)} SamplingParams for {number} prompts: give one for all, or one for each")
         return list(params)
+
+    def _asked(self, params: SamplingParams | Sequence[SamplingParams] | None) -> frozenset[str]:
+        """What the chat format must leave alone: all of what a caller hands over, and of the defaults what was chosen."""
+        return self.asked if params is None else frozenset(SamplingParams.__struct_fields__)
 
     def _submit(self, job: Job, *, streaming: bool = False) -> Ticket | RequestOutput:
         with DeferredInterrupt(), self._lock:
@@ -211,8 +245,3 @@ class LLM:
                     yield ticket.news.popleft()
         finally:
             self._drop([ticket])
-
-
-def _as_override(key: str, value: Any) -> str:
-    text = {None: "null", True: "true", False: "false"}.get(value, value) if isinstance(value, bool | None) else value
-    return f"{key.replace('__', '.')}={text}"

@@ -23,6 +23,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. `seed` None draws one at admission; with n > 1 each
     answer has its own seed derived from it. `logprobs` = k returns the k best and the chosen token per step, `prompt_logprobs`
     the same for the prompt; `logprobs_mode` says whether before ("raw") or after ("processed") penalties, masks and filters.
+    A single str as `stop` or `bad_words`, and a single int as `stop_token_ids`, are taken for a list of one.
     """
 
     max_tokens: int = 128
@@ -46,6 +47,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None
     logprobs_mode: Literal["raw", "processed"] = "raw"
     skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        for name, single in (("stop", str), ("bad_words", str), ("stop_token_ids", int)):
+            value = getattr(self, name)
+            if isinstance(value, single) and not isinstance(value, bool):
+                msgspec.structs.force_setattr(self, name, (value,))
+            elif isinstance(value, list):
+                msgspec.structs.force_setattr(self, name, tuple(value))
 
 
 @dataclass(slots=True)

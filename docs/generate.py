@@ -7,7 +7,11 @@ python docs/generate.py --check    exits 1 when the page is out of date
 import sys
 from pathlib import Path
 
-from deepinfer.cli.help import options, purpose
+import yaml
+from keys import keys_of
+
+from deepinfer.cli.help import WORD_HELP, options, purpose
+from deepinfer.config.argv import WORDS_OF_VERB
 from deepinfer.config.runnable import NOT_BUILT
 from deepinfer.config.specs import Spec
 
@@ -21,17 +25,45 @@ with their values. `group=option` chooses an option, `group.key=value` changes a
 `deepinfer plan hardware=h200 scheduler.max_num_seqs=64`.
 Options marked *planned* can be planned with `deepinfer plan`; a run refuses them by name.
 """
+WORDS_HEAD = """\
+## Words
+
+Not part of the configuration: strings of a verb, taken exactly as typed. `deepinfer VERB --help` says more.
+
+| word | of | what it is for |
+|---|---|---|"""
 
 
 def render() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *(_group(group) for group in Spec.__struct_fields__)])
+    return "\n".join([HEAD, _words(), *(_group(group) for group in Spec.__struct_fields__)])
+
+
+def _words() -> str:
+    rows = []
+    for word, told in WORD_HELP.items():
+        form, _, meaning = told.partition("  ")
+        verbs = ", ".join(verb for verb, words in WORDS_OF_VERB.items() if word in words)
+        form = form.replace("|", "\\|")
+        rows.append(f"| `{form.strip()}` | {verbs} | {meaning.strip() or 'the form of what is printed'} |")
+    return "\n".join([WORDS_HEAD, *rows, ""])
+
+
+def _keys(group: str) -> list[str]:
+    """The table of keys; chips carry source, date and note of every figure in the file itself."""
+    if group == "hardware":
+        return [
+            "Every figure of a chip is a key (`hardware.memory_bytes=64GiB`); its source and date stand beside it.",
+            "",
+        ]
+    found = [f"| `{key.name}` | {key.takes} | {key.meaning} |" for key in keys_of(group)]
+    return ["| key | takes | meaning |", "|---|---|---|", *found, ""] if found else []
 
 
 def _group(group: str) -> str:
     rows = [f"| `{group}={name}` | {purpose(group, name)}{_planned(group, name)} |" for name in options(group)]
     bodies = [_body(group, name) for name in options(group)]
-    return "\n".join([f"## {group}", "", "| option | what it is for |", "|---|---|", *rows, "", *bodies])
+    return "\n".join([f"## {group}", "", "| option | what it is for |", "|---|---|", *rows, "", *_keys(group), *bodies])
 
 
 def _planned(group: str, name: str) -> str:
@@ -40,10 +72,10 @@ def _planned(group: str, name: str) -> str:
 
 
 def _value(group: str, name: str, key: str) -> str:
-    for line in _lines(group, name):
-        if line.startswith(f"{key}:"):
-            return line.partition(":")[2].strip().strip('"')
-    return ""
+    """A value of an option's file, or of one that it builds on."""
+    data = yaml.safe_load("\n".join(_lines(group, name)))
+    bases = [base for base in data.get("defaults", ()) if isinstance(base, str) and base != "_self_"]
+    return str(data[key]) if key in data else next((_value(group, base, key) for base in bases), "")
 
 
 def _lines(group: str, name: str) -> list[str]:

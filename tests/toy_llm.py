@@ -49,6 +49,7 @@ class ToyExecutor:
             self.next_id[id_of[bytes([byte])]] = id_of[bytes([byte + 1])]
         self.next_id[id_of[b"z"]] = EOS
         self.sampler = Sampler(VOCAB, num_slots, [EOS], tokenizer.text_bytes(VOCAB))
+        self.wants_prompt_logprobs: dict[int, bool] = {}  # slot → of the request in it
         self._steps: list = []
 
     @property
@@ -56,6 +57,7 @@ class ToyExecutor:
         return self.sampler.failures
 
     def admit(self, slot, request) -> None:
+        self.wants_prompt_logprobs[slot] = request.params.prompt_logprobs is not None
         self.sampler.admit(slot, request)
 
     def release(self, slot: int) -> None:
@@ -75,7 +77,7 @@ class ToyExecutor:
             rows = np.arange(step.row_starts[s], step.row_starts[s + 1])
             positions = step.positions[rows] + 1
             inside = positions < self.sampler._num_prompt_N[slot]
-            if self.sampler.wants_prompt_logprobs(slot) and inside.any():
+            if self.wants_prompt_logprobs[slot] and inside.any():
                 logits = self._logits(step.token_ids[rows[inside]])
                 output.prompt_logprobs[s] = self.sampler.prompt_logprobs(slot, positions[inside], logits)
         self._steps.append(output)

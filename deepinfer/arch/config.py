@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from deepinfer.arch.ranges import range_problems
 from deepinfer.arch.topology import topology_problems
 
 Role = Literal["swa", "full", "reindex", "reuse"]
@@ -204,7 +205,7 @@ def parse_config(raw: dict[str, Any]) -> V41Config:
     if problems:
         raise ConfigErrors(problems)
     config = V41Config(**values)
-    problems = topology_problems(config)
+    problems = range_problems(config) or topology_problems(config)
     if problems:
         raise ConfigErrors(problems)
     return config

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,7 @@ from deepinfer.plan.prerequisites import Finding, Target, libraries, targets
 
 Row = tuple[str, ...]
 GAP = "  "
+PLAN_ONLY = "plan only: no code in this version"
 
 
 def run(spec: Spec, invocation: Invocation) -> int:
@@ -23,41 +25,59 @@ def run(spec: Spec, invocation: Invocation) -> int:
     if invocation.format == "mermaid":
         asked, found = "doctor format=mermaid", "a report is no graph"
         raise Refused([Problem(asked=asked, found=found, fix="doctor format=json")])
-    print_report(report_json() if invocation.format == "json" else None)
+    typed = [override.partition("=")[2] for override in invocation.overrides if override.startswith("hardware=")]
+    only = typed[-1] if typed else "auto"
+    if only != "auto" and all(sheet["kind"] == "virtual" for sheet in _sheets(only).values()):
+        why = "a chip that exists nowhere asks nothing of a machine" if only == "virtual" else ""
+        raise Refused([Problem(asked=f"doctor hardware={only}", found="no target to look at", why=why, fix="doctor")])
+    print_report(report_json(only=only) if invocation.format == "json" else None, only=only)
     return ExitCode.OK
 
 
-def print_report(json: str | None = None, machine: Machine | None = None) -> None:
-    """The report as text: rich tables on a terminal, plain columns elsewhere; or `json`, as it is."""
+def print_report(json: str | None = None, machine: Machine | None = None, only: str = "auto") -> None:
+    """The report as text: rich tables on a terminal, plain columns elsewhere; or `json`, as it is.
+
+    `only` names the one hardware target to tell of, with the libraries of its ops; "auto" tells of all.
+    """
     if json is not None:
         print(json)
         return
-    for title, columns, rows in tables(machine):
+    for title, columns, rows in tables(machine, only):
         if sys.stdout.isatty():
             _rich_table(title, columns, rows)
         else:
             print("\n".join(_plain_table(title, rows)), end="\n\n")
 
 
-def report_json(machine: Machine | None = None) -> str:
+def report_json(machine: Machine | None = None, only: str = "auto") -> str:
     """Everything as JSON: machine, targets (option → findings), libraries (distribution → finding)."""
     facts = probe_machine(machine)
     report = {
         "machine": facts,
-        "targets": {target.option: target for target in targets(chip_sheets(), facts)},
+        "targets": {target.option: target for target in targets(_sheets(only), facts)},
         "libraries": {library.name: finding for library, finding in libraries(facts)},
     }
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
-def tables(machine: Machine | None = None) -> list[tuple[str, Row, list[Row]]]:
-    """Title, column names and rows of each table of the report."""
+def tables(machine: Machine | None = None, only: str = "auto") -> list[tuple[str, Row, list[Row]]]:
+    """Title, column names and rows of each table of the report; libraries only where it is not about one target."""
     facts = probe_machine(machine)
-    return [
+    found = targets(_sheets(only), facts)
+    report = [
         ("this machine", ("what", "found"), _machine_rows(facts)),
-        ("hardware targets", ("target", "state", "what", "needs", "found", "to get it"), _target_rows(facts)),
+        ("hardware targets", ("target", "state", "name", "lacks"), [_target_row(target) for target in found]),
+        ("what targets lack", ("what", "needs", "found", "for", "to get it"), _lacking_rows(found)),
         ("libraries", ("library", "state", "needs", "found", "for", "to get it"), _library_rows(facts)),
     ]
+    if only != "auto":
+        del report[-1]
+    return [table for table in report if table[2]]
+
+
+def _sheets(only: str) -> dict[str, dict[str, Any]]:
+    sheets = chip_sheets()
+    return sheets if only == "auto" else {only: sheets[only]} if only in sheets else {}
 
 
 def _machine_rows(facts: MachineFacts) -> list[Row]:
@@ -75,19 +95,26 @@ def _machine_rows(facts: MachineFacts) -> list[Row]:
     return [*rows, *sorted(facts.toolkits.items())]
 
 
-def _target_rows(facts: MachineFacts) -> list[Row]:
-    rows: list[Row] = []
-    for target in targets(chip_sheets(), facts):
-        rows.append((target.option, _state(target), "", target.name, "", ""))
-        rows += [("", "lacks", f.what, f.needs, f.found or "-", f.how) for f in target.findings if not f.met]
-    return rows
+def _target_row(target: Target) -> Row:
+    lacks = ", ".join(finding.what for finding in target.findings if not finding.met)
+    return (target.option, _state(target), target.name, lacks or "-")
+
+
+def _lacking_rows(found: Sequence[Target]) -> list[Row]:
+    """Every missing thing once, with the targets that ask for it."""
+    askers: dict[Row, list[str]] = {}
+    for target in found:
+        for f in target.findings:
+            if not f.met:
+                askers.setdefault((f.what, f.needs, f.found or "-", f.how), []).append(target.option)
+    return [(what, needs, there, " ".join(options), how) for (what, needs, there, how), options in askers.items()]
 
 
 def _state(target: Target) -> str:
     if target.ready:
         return "ready"
     if not target.built:
-        return "plan only"
+        return PLAN_ONLY
     return "not ready"
 
 
@@ -113,7 +140,7 @@ def _rich_table(title: str, columns: Row, rows: Sequence[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    colours = {"ready": "green", "lacks": "red", "not ready": "red", "plan only": "yellow", "optional": "dim"}
+    colours = {"ready": "green", "lacks": "red", "not ready": "red", PLAN_ONLY: "yellow", "optional": "dim"}
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -1,4 +1,4 @@
-"""`plan explain=KEY`: where a value was written, and if it was "auto", how it was settled."""
+"""`plan explain=KEY`: where a value was written, and if it was "auto", how it was settled; what the plan says of an op."""
 
 from functools import reduce
 from importlib import resources
@@ -17,30 +17,81 @@ from deepinfer.plan.types import Decision, Plan
 LABEL = 10  # columns
 
 
-def explain(key: str, spec: Spec, invocation: Invocation, plan: Plan) -> str:
-    """A few lines on one dotted key, or on a group. Raises Refused for a key that this configuration has not."""
-    values = _flat(msgspec.to_builtins(spec))
-    decision = next((decision for decision in plan.decisions if decision.key == key), None)
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One key: its value, what was asked and by whom, the rule that settled it, what came second at which cost."""
+
+    key: str
+    value: str
+    asked: str = ""
+    origin: str = ""
+    because: str = ""
+    second: str = ""
+    estimate: str = ""
+
+    def text(self) -> str:
+        """A few lines for people."""
+        second = f"{self.second}{f': {self.estimate}' if self.estimate else ''}"
+        rows = (("asked", f"{self.asked} ({self.origin})" if self.origin else ""), ("because", self.because))
+        told = [f"  {label:<{LABEL}}{row}" for label, row in (*rows, ("second", second)) if row]
+        return "\n".join([f"{self.key} = {self.value}", *told])
+
+
+def explain(key: str, spec: Spec, invocation: Invocation, plan: Plan) -> list[Explanation]:
+    """One dotted key or group of the configuration; or what only a plan has: an op or all "ops", a line of "memory".
+
+    Raises Refused for a key that neither has.
+    """
+    values, of_plan = _flat(msgspec.to_builtins(spec)), _of_plan(plan)
     if key not in values and key not in Spec.__struct_fields__:
-        close = nearest(key, [*values, *Spec.__struct_fields__])
+        found = [item for name, item in of_plan.items() if key in _names(name)]
+        if found:
+            return found
+        groups = dict.fromkeys(name.partition(".")[0] for name in of_plan)
+        close = nearest(key, [*values, *Spec.__struct_fields__, *of_plan, *groups])
         fix = f"plan explain={close}" if close else ""
         raise Refused([Problem(asked=f"explain={key}", found="no such key in this configuration", fix=fix)])
-    asked = invocation.choices.get(key) if key in Spec.__struct_fields__ else show(values[key])
-    lines = [f"{key} = {decision.value if decision else asked}"]
-    lines.append(_line("asked", f"{asked} ({_origin(key, invocation)})"))
-    return "\n".join([*lines, *(_decided(decision) if decision else ())])
+    asked = (invocation.choices.get(key, "") if key in Spec.__struct_fields__ else show(values[key])) or ""
+    decision = _decision(key, asked, plan)
+    settled = (
+        {"because": decision.rule, "second": decision.runner_up, "estimate": decision.estimate} if decision else {}
+    )
+    value = decision.value if decision else asked
+    return [Explanation(key=key, value=value, asked=asked, origin=_origin(key, invocation), **settled)]
 
 
-def _decided(decision: Decision) -> list[str]:
-    lines = [_line("because", decision.rule)]
-    if decision.runner_up:
-        cost = f": {decision.estimate}" if decision.estimate else ""
-        lines.append(_line("second", f"{decision.runner_up}{cost}"))
-    return lines
+def _names(name: str) -> set[str]:
+    """What a line of a plan may be called: "memory.decode.experts", its section, or its own name alone."""
+    section, _, rest = name.partition(".")
+    return {name, section, rest, rest.rpartition(".")[2]}
 
 
-def _line(label: str, text: str) -> str:
-    return f"  {label:<{LABEL}}{text}"
+def _decision(key: str, asked: str, plan: Plan) -> Decision | None:
+    """How an "auto" was settled, be it under the key itself or as a consequence of another one."""
+    if found := next((decision for decision in plan.decisions if decision.key == key), None):
+        return found
+    if asked == "auto" and key == "cache.num_blocks":
+        rule = f"as many blocks of {plan.model.padded_block_bytes:,} B as cache.memory_bytes holds"
+        return Decision(key=key, value=f"{plan.capacity.num_blocks}", rule=rule)
+    if asked == "auto" and key == "model.name":
+        return next((decision for decision in plan.decisions if decision.key == "model"), None)
+    return None
+
+
+def _of_plan(plan: Plan) -> dict[str, Explanation]:
+    """What a plan has that no key of the configuration sets by itself."""
+    found = {
+        f"ops.{choice.op}": Explanation(
+            key=f"ops.{choice.op}", value=choice.backend, because=choice.reason, second=choice.runner_up
+        )
+        for choice in plan.ops
+    }
+    for memory in plan.memory:
+        role = "" if memory.role == "all" else f"{memory.role}."
+        for item in memory.items:
+            note = item.note or ("as the ops hold it" if item.num_bytes else "")
+            key = f"memory.{role}{item.name}"
+            found.setdefault(key, Explanation(key=key, value=f"{item.num_bytes:,} B a rank", because=note))
+    return found
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

@@ -9,15 +9,18 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from deepinfer.cli.generate_file import run_file
+from deepinfer.cli.generate_file import check_file, run_file
+from deepinfer.cli.generate_logprobs import prompt_lines, token_lines
 from deepinfer.cli.plan import show
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import probe
 from deepinfer.config.runnable import unbuilt
 from deepinfer.config.tasks import Generate
+from deepinfer.engine.unbuilt import device_problem, is_simulated
 from deepinfer.plan import render
 from deepinfer.plan.require import missing
 from deepinfer.plan.resolve import resolve
+from deepinfer.sampling.params import asked_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,32 +44,44 @@ def run(spec: Spec, invocation: Invocation) -> int:
     """Plan, build, answer. Raises Refused for what cannot be planned or is not built yet."""
     facts = probe(spec)
     plan = resolve(spec, facts, invocation.choices)
-    simulated = spec.executor.kind == "simulated"
-    lacks = None if simulated else missing(plan, facts)
-    if lacks:
+    device = device_problem(plan, missing(plan, facts))
+    if device:
         show(render.text(plan))
-        print(
-            f"{lacks.removesuffix('.')}, so it was planned and not run: type hardware=cpu to run here.", file=sys.stderr
-        )
-        return ExitCode.DEVICE
+        print(f"{device.found}: type {device.fix} to run here.", file=sys.stderr)
+        return device.code
+    assert isinstance(spec.task, Generate), "this is the verb of this task"
+    thinking, asked = spec.task.thinking, asked_sampling(invocation.overrides)
+    simulated = is_simulated(plan)
     problems = [*_clashes(invocation), *([] if simulated else unbuilt(spec))]
     if problems:
         raise Refused(problems)
+    prompt = _prompt(invocation)
+    check_file(plan, invocation, thinking=thinking, asked=asked)
     print(render.summary(plan), file=sys.stderr)
+    if simulated:
+        _say(["simulated: tokens are invented, times are estimates"])
 
     from deepinfer.api import LLM
 
-    with LLM.from_plan(plan) as llm:
+    with LLM.from_plan(plan, asked=asked) as llm:
         if llm.warm_up_s > NOTABLE_S:
             _say([f"compiled the CPU kernels in {llm.warm_up_s:.0f} s; later runs find them in the cache"])
-        assert isinstance(spec.task, Generate), "this is the verb of this task"
-        thinking = spec.task.thinking
         if invocation.prompts is not None:
             return run_file(llm, plan, invocation, thinking=thinking)
-        if invocation.prompt is not None:
-            prompt = sys.stdin.read() if invocation.prompt == "-" else invocation.prompt
+        if prompt is not None:
             return answer(llm, prompt, thinking=thinking)
         return demo(llm, thinking=thinking)
+
+
+def _prompt(invocation: Invocation) -> str | None:
+    """The one prompt, from the command line or stdin; None where there is none. Raises Refused where it is empty."""
+    from_stdin = invocation.prompt == "-"
+    prompt = sys.stdin.read() if from_stdin else invocation.prompt
+    if prompt is None or prompt.strip():
+        return prompt
+    found = "stdin holds no text" if from_stdin else "an empty prompt"
+    fix = 'prompt="What is 1 + 1?"'
+    raise Refused([Problem(asked=f"prompt={invocation.prompt}", found=found, why="nothing to answer", fix=fix)])
 
 
 def _clashes(invocation: Invocation) -> list[Problem]:
@@ -77,12 +92,18 @@ def _clashes(invocation: Invocation) -> list[Problem]:
 
 
 def answer(llm: LLM, prompt: str, *, thinking: bool) -> int:
-    """Print the answer to one user message as it grows; several answers, and reasoning, once they are whole."""
-    job = llm.desk.chat(prompt, llm.default_params, thinking=thinking)
+    """Print the answer to one user message as it grows; several answers, reasoning and log probabilities once all is there.
+
+    Log probabilities go to stderr, a token a line.
+    """
+    job = llm.desk.chat(prompt, llm.default_params, thinking=thinking, asked=llm.asked)
     _say(job.chat.notices if job.chat else ())
-    if not thinking and job.params.n == 1:
+    with_logprobs = job.params.logprobs is not None or job.params.prompt_logprobs is not None
+    if not (thinking or with_logprobs) and job.params.n == 1:
         return _print_stream(llm, job)
     (output,) = llm.run([job])
+    for line in prompt_lines(output, llm.tokenizer):
+        print(line, file=sys.stderr)
     for number, one in enumerate(output.outputs, start=1):
         if len(output.outputs) > 1:
             print(f"--- {number}")
@@ -91,7 +112,9 @@ def answer(llm: LLM, prompt: str, *, thinking: bool) -> int:
             continue
         if one.message.reasoning_content:
             print(f"<think>\n{one.message.reasoning_content}\n</think>")
-        print(one.message.content)
+        print(one.message.content, flush=True)
+        for line in token_lines(one, llm.tokenizer):
+            print(line, file=sys.stderr)
     return ExitCode.OTHER if any(one.error for one in output.outputs) else ExitCode.OK
 
 
@@ -110,9 +133,8 @@ def _print_stream(llm: LLM, job: Job) -> int:
 
 def demo(llm: LLM, *, thinking: bool) -> int:
     """Five prompts that show what a small model can do, each with its answer, and the speed of all together."""
-    params = llm.default_params
     started_s = time.perf_counter()
-    outputs = llm.chat([[{"role": "user", "content": prompt}] for prompt in DEMO], params, thinking=thinking)
+    outputs = llm.chat([[{"role": "user", "content": prompt}] for prompt in DEMO], thinking=thinking)
     elapsed_s = time.perf_counter() - started_s
     _say(dict.fromkeys(notice for output in outputs for notice in output.notices))
     for prompt, output in zip(DEMO, outputs):

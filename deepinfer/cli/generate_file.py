@@ -24,39 +24,77 @@ if TYPE_CHECKING:
     from deepinfer.plan.types import Plan
     from deepinfer.serving.batch_file import Line
     from deepinfer.serving.jobs import Job
+    from deepinfer.serving.result_file import ResultFile
+
+MOST_NOTICES = 5  # on stderr; every record holds its own
 
 
 def run_file(llm: LLM, plan: Plan, invocation: Invocation, *, thinking: bool) -> int:
-    """Run every line of a file. Without output= the records go to stdout. Broken lines are records, not failures."""
+    """Run every line of a file. Without output= the records go to stdout. A line that fails is a record with its error and
+    stops no other; the exit code then is 1."""
     from deepinfer.serving.batch_file import read_lines
-    from deepinfer.serving.result_file import ForeignOutput, ResultFile
 
-    assert invocation.prompts is not None, "there is a file of prompts"
-    source = Path(invocation.prompts).expanduser()
-    target = Path(invocation.output).expanduser() if invocation.output else None
-    _check_paths(invocation, source, target)
-    settings = f"{plan.numerics_digest} {msgspec.json.encode(plan.sampling, order='deterministic').decode()} {thinking}"
+    source, target = _paths(invocation)
+    settings = _settings(plan, thinking, llm.asked)
     total = sum(1 for _ in read_lines(source))
     if target is None:
         return _run_lines(llm, read_lines(source, settings), total, 0, _print_record, thinking)
-    try:
-        results = ResultFile(target, read_lines(source, settings))
-    except ForeignOutput as error:
-        raise Refused([Problem(asked=f"output={target}", found=str(error))]) from error
-    with results:
+    with _opened(target, source, settings) as results:
+        earlier = ExitCode.OTHER if results.failed else ExitCode.OK
+        if results.done == total:
+            print(f"deepinfer: {_results(total, results.failed)} are all there already", file=sys.stderr)
+            return earlier
         if results.done:
             print(f"deepinfer: {results.done} of {total} results are there already; going on", file=sys.stderr)
         lines = itertools.islice(read_lines(source, settings), results.done, None)
         try:
-            return _run_lines(llm, lines, total, results.done, results.write, thinking)
+            return max(earlier, _run_lines(llm, lines, total, results.done, results.write, thinking))
         except KeyboardInterrupt:
             print(f"deepinfer: interrupted; the same command goes on from what {target} holds", file=sys.stderr)
             return ExitCode.INTERRUPTED
 
 
+def check_file(plan: Plan, invocation: Invocation, *, thinking: bool, asked: frozenset[str]) -> None:
+    """Raise Refused for a file of prompts or results that cannot be used, before anything is built."""
+    if invocation.prompts is None:
+        return
+    source, target = _paths(invocation)
+    _check_paths(invocation, source, target)
+    if target is not None and target.exists():
+        _opened(target, source, _settings(plan, thinking, asked)).close()
+
+
+def _paths(invocation: Invocation) -> tuple[Path, Path | None]:
+    assert invocation.prompts is not None, "there is a file of prompts"
+    return Path(invocation.prompts).expanduser(), Path(invocation.output).expanduser() if invocation.output else None
+
+
+def _settings(plan: Plan, thinking: bool, asked: frozenset[str]) -> str:
+    """What tells apart runs whose results may differ."""
+    sampling = msgspec.json.encode(plan.sampling, order="deterministic").decode()
+    return " ".join([plan.numerics_digest, sampling, str(thinking), *sorted(asked & {"temperature", "top_p"})])
+
+
+def _opened(target: Path, source: Path, settings: str) -> ResultFile:
+    from deepinfer.serving.batch_file import read_lines
+    from deepinfer.serving.result_file import ForeignOutput, ResultFile
+
+    try:
+        return ResultFile(target, read_lines(source, settings))
+    except ForeignOutput as error:
+        raise Refused([Problem(asked=f"output={target}", found=str(error))]) from error
+
+
+def _results(number: int, failed: int) -> str:
+    return f"{number} result{'s' * (number != 1)} ({failed} with errors)"
+
+
 def _check_paths(invocation: Invocation, source: Path, target: Path | None) -> None:
     problems = []
-    if not source.is_file():
+    if invocation.prompts == "-" and not source.is_file():
+        why = "the file is read more than once; one prompt comes from stdin with prompt=-"
+        problems.append(Problem(asked="prompts=-", found="stdin is no file", why=why, fix="prompts=FILE"))
+    elif not source.is_file():
         found = "a folder" if source.is_dir() else "no such file"
         problems.append(Problem(asked=f"prompts={invocation.prompts}", found=found, why="it holds one prompt a line"))
     if target is not None and not target.parent.is_dir():
@@ -81,23 +119,27 @@ def _run_lines(
     def jobs() -> Iterator[Job]:
         for line in lines:
             kept.append(line)
-            yield job_of(line, llm.desk, llm.default_params, thinking=thinking)
+            yield job_of(line, llm.desk, llm.default_params, thinking=thinking, asked=llm.asked)
 
     errors = tokens = 0
+    notices: dict[str, None] = {}  # each once, in order
     started_s = time.perf_counter()
     with _progress(total, done) as advance:
         for output in llm.run(jobs()):
             write(record(kept.popleft(), output))
             errors += any(answer.error is not None for answer in output.outputs)
             tokens += sum(len(answer.token_ids) for answer in output.outputs)
+            notices.update(dict.fromkeys(output.notices))
             advance()
     elapsed_s = time.perf_counter() - started_s
+    for notice in itertools.islice(notices, MOST_NOTICES):
+        print(f"deepinfer: {notice}", file=sys.stderr)
     print(
-        f"deepinfer: {total - done} results ({errors} with errors), {tokens} tokens in {elapsed_s:.2f} s: "
+        f"deepinfer: {_results(total - done, errors)}, {tokens} tokens in {elapsed_s:.2f} s: "
         f"{tokens / max(elapsed_s, 1e-9):.0f} tokens/s",
         file=sys.stderr,
     )
-    return ExitCode.OK
+    return ExitCode.OTHER if errors else ExitCode.OK
 
 
 def _print_record(record: dict[str, Any]) -> None:

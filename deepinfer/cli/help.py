@@ -9,12 +9,32 @@ from deepinfer.config.specs import Spec
 
 USAGE = "usage: deepinfer [verb] [group=option …] [group.key=value …] [flag …]"
 WORD_HELP = {
-    "prompt": "prompt=TEXT      one chat prompt, exactly as typed; may be the only argument",
-    "prompts": "prompts=FILE     JSON lines, one prompt each",
+    "prompt": "prompt=TEXT      one chat prompt, exactly as typed; - reads it from stdin; may be the only argument",
+    "prompts": "prompts=FILE     JSON lines, one prompt each (a file, not stdin); `deepinfer generate --help` has the format",
     "output": "output=FILE      where answers go, as JSON lines; a run that was interrupted goes on where it stopped",
     "format": "format=text|json|mermaid",
     "explain": "explain=KEY      why a value is what it is",
 }
+FILE_FORMAT = """\
+a line of prompts=FILE is a JSON text, or an object with exactly one of
+  "prompt"             a text: one user message
+  "messages"           a conversation: [{"role": "user", "content": "…"}, …]
+  "prompt_token_ids"   token ids, taken as they are
+and where wanted
+  "id"                 a text or whole number, given back in the result
+  "sampling"           an object of sampling keys, such as {"max_tokens": 64, "temperature": 0}
+  "thinking"           true or false
+  "tools", "tool_choice", "response_format"   as in Chat Completions; response_format and tool_choice are not enforced
+
+a line of output=FILE is an object: "line" (number in the input), "digest", "id", "text", "finish_reason", "token_ids",
+"message", "prompt_tokens", "timings"; where there are any "logprobs", "prompt_logprobs", "notices", "answers" (sampling.n > 1);
+and "error" where the line failed. The exit code is 1 if any did. The same command again goes on where a run stopped.
+
+examples
+  deepinfer prompt="It's 5, right?" sampling.max_tokens=64
+  deepinfer prompt="What is 1 + 1?" task.thinking=true sampling.logprobs=2
+  echo "What is 1 + 1?" | deepinfer prompt=-
+  deepinfer prompts=in.jsonl output=out.jsonl sampling=greedy"""
 FLAGS = """\
 flags
   --help, --version
@@ -25,7 +45,8 @@ flags
   --shell-completion install=bash                 eval "$(deepinfer -sc install=bash)" completes groups and keys"""
 ENDING = """\
 sizes and times may carry units: 64k is 64,000, 64Ki is 65,536; 80GiB, 1.5GB, 250ms
-exit codes: 0 well · 2 configuration · 3 plan · 4 device or toolkit missing · 5 weights · 6 memory · 7 network · 1 else
+exit codes: 0 well · 2 configuration · 3 plan · 4 device or toolkit missing · 5 weights · 6 memory · 7 network
+            130 Ctrl-C · 143 SIGTERM · 1 else
 
 examples
   deepinfer
@@ -38,6 +59,7 @@ def render_help(verb: str | None = None) -> str:
     """The whole help, or that of one verb."""
     if verb is not None:
         words = [f"  {WORD_HELP[word]}" for word in WORDS_OF_VERB.get(verb, ())]
+        words += ["", FILE_FORMAT] if verb == "generate" else []
         ending = "deepinfer --help lists all groups and options"
         return "\n".join([USAGE.replace("[verb]", verb), "", *_verb_lines((verb,)), *words, "", ending])
     parts = [USAGE, "\n".join(["verbs", *_verb_lines(VERBS)]), "\n".join(["strings, taken as typed", *_word_lines()])]

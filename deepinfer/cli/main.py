@@ -9,6 +9,7 @@ from typing import cast
 
 from msgspec import structs
 
+from deepinfer.cli.termination import Termination
 from deepinfer.config import argv
 from deepinfer.config.argv import VERBS, WORDS_OF_VERB, CommandLine, Invocation
 from deepinfer.config.errors import ExitCode, Problem, Refused, listed
@@ -20,12 +21,18 @@ Verb = Callable[[Spec, Invocation], int]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code (see `ExitCode`). Nothing a user types gives a traceback."""
+    with Termination() as termination:
+        code = _guarded(sys.argv[1:] if arguments is None else arguments, termination)
+    return ExitCode.TERMINATED if termination.asked and code == ExitCode.INTERRUPTED else code
+
+
+def _guarded(arguments: Sequence[str], termination: Termination) -> int:
     try:
-        code = _run(sys.argv[1:] if arguments is None else arguments)
+        code = _run(arguments)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print("deepinfer: interrupted", file=sys.stderr)
+        print(f"deepinfer: {'terminated' if termination.asked else 'interrupted'}", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; end without complaint

@@ -2,8 +2,10 @@
 
 import sys
 
+import msgspec
+
 from deepinfer.config.argv import Invocation
-from deepinfer.config.errors import ExitCode
+from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import probe
 from deepinfer.config.specs import Spec
 from deepinfer.plan import render
@@ -17,13 +19,19 @@ def run(spec: Spec, invocation: Invocation) -> int:
     if invocation.explain is not None:
         from deepinfer.cli.explain import explain
 
-        print(explain(invocation.explain, spec, invocation, plan))
+        if invocation.format == "mermaid":
+            asked = f"explain={invocation.explain} format=mermaid"
+            problem = Problem(asked=asked, found="an explanation is no graph", fix=f"plan explain={invocation.explain}")
+            raise Refused([problem])
+        told = explain(invocation.explain, spec, invocation, plan)
+        as_json = invocation.format == "json"
+        print(msgspec.json.format(msgspec.json.encode(told)).decode() if as_json else "\n".join(e.text() for e in told))
     elif invocation.format == "json":
         print(render.json_text(plan))
     elif invocation.format == "mermaid":
         print(mermaid(plan))
     else:
-        show(render.text(plan))
+        show(render.text(plan, invocation.overrides))
     return ExitCode.OK
 
 

@@ -4,6 +4,7 @@ Free text and paths are cut out here and never parsed: Hydra's grammar refuses a
 changes others. What is left is handed to Hydra, flags first, since its argparse splits positionals at a flag.
 """
 
+import shlex
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -44,6 +45,7 @@ FLAGS = {  # flag → whether a value follows it; "?" where it may
     "--multirun": "",
     "-m": "",
 }
+WORD_FLAGS = {"help": "--help", "version": "--version"}  # as a first word
 CFGS = ("job", "hydra", "all")
 INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
@@ -83,7 +85,10 @@ class CommandLine(Struct, frozen=True, kw_only=True):
 def parse(argv: Sequence[str]) -> CommandLine:
     """Take a command line apart. Never raises: what is wrong with it is in `problems`."""
     flags, rest, problems = _split_flags(argv)
+    if rest and rest[0] in WORD_FLAGS:
+        flags.append(WORD_FLAGS[rest.pop(0)])
     verb, rest = _take_verb(rest, problems)
+    rest = _joined_prompt(rest, problems)
     words: dict[str, str] = {}
     texts: dict[str, str] = {}
     overrides = []
@@ -170,6 +175,19 @@ def _take_verb(rest: list[str], problems: list[Problem]) -> tuple[str | None, li
     fix = " ".join([close, *rest[1:]]) if close else f'prompt="{rest[0]}"'
     problems.append(Problem(asked=rest[0], found="no such verb", why=f"there are {listed(VERBS)}", fix=fix))
     return None, rest[1:]
+
+
+def _joined_prompt(rest: list[str], problems: list[Problem]) -> list[str]:
+    """A prompt that was not quoted comes in pieces: one problem for all of them, and the arguments without the pieces."""
+    start = next((i for i, argument in enumerate(rest) if argument.startswith("prompt=")), len(rest))
+    end = next((i for i in range(start + 1, len(rest)) if "=" in rest[i]), len(rest))
+    if end - start < 2:
+        return rest
+    text = " ".join(rest[start:end])
+    found = f"the shell took it apart into {end - start} words"
+    fix = f"prompt={shlex.quote(text.removeprefix('prompt='))}"
+    problems.append(Problem(asked=text, found=found, why="quote the prompt", fix=fix))
+    return [*rest[: start + 1], *rest[end:]]
 
 
 def _no_equals(argument: str) -> Problem:

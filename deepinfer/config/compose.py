@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -16,20 +17,24 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from deepinfer.config import argv
 from deepinfer.config.argv import CommandLine
 from deepinfer.config.convert import convert
-from deepinfer.config.errors import Problem, Refused
+from deepinfer.config.errors import Problem, Refused, nearest
 from deepinfer.config.faults import COMPOSITION_ERRORS, blame, broken_values, check_choices
-from deepinfer.config.overrides import Groups, prepare
+from deepinfer.config.mandatory import open_values, without_repetitions
+from deepinfer.config.overrides import Groups, prepare, quoted
 from deepinfer.config.specs import Spec
+from deepinfer.config.user_files import UNREADABLE, why_unreadable
 
 _HYDRA = Lock()  # Hydra keeps its state in a global; one composition at a time
 
 
 class Composed(Struct, frozen=True, kw_only=True):
-    """Plain data, one mapping per group; which option each group took; what was left out because it is wrong."""
+    """Plain data, one mapping per group; which option each group took; what was left out because it is wrong; and
+    what nobody gave although a file demands it."""
 
     data: dict[str, Any]
     choices: dict[str, str]
     problems: tuple[Problem, ...]
+    missing: tuple[Problem, ...] = ()
 
 
 def load(*overrides: str, config_dir: str | None = None) -> Spec:
@@ -37,10 +42,22 @@ def load(*overrides: str, config_dir: str | None = None) -> Spec:
 
     Raises Refused with everything that is wrong with them.
     """
-    line = argv.parse(overrides)
+    return load_with_choices(*overrides, config_dir=config_dir)[0]
+
+
+def load_with_choices(*overrides: str, config_dir: str | None = None) -> tuple[Spec, dict[str, str]]:
+    """As `load`, and the option that each group took."""
+    bare = [text for text in overrides if "=" not in text and not text.startswith(("~", "-"))]
+    line = argv.parse([text for text in overrides if text not in bare])
     strangers = [*line.flags, *([line.verb] if line.verb else []), *(f"{key}=…" for key in line.words)]
     problems = [Problem(asked=word, found="not an option; here only key=value will do") for word in strangers]
-    return read(line, problems, config_dir=config_dir)[0]
+    problems += [
+        Problem(
+            asked=text or "''", found="no '=' in it", why="overrides are written key=value", fix=_option_named(text)
+        )
+        for text in bare
+    ]
+    return read(line, problems, config_dir=config_dir)
 
 
 def read(
@@ -55,11 +72,27 @@ def read(
     try:
         spec = convert(composed.data)
     except Refused as refused:
-        problems += _not_consequences(refused.problems, composed.problems)
-        raise Refused(problems) from None
-    if problems:
-        raise Refused(problems)
+        found = without_repetitions(composed.missing, refused.problems)
+        raise Refused([*problems, *_not_consequences(found, composed.problems)]) from None
+    if problems or composed.missing:
+        raise Refused([*problems, *composed.missing])
     return spec, composed.choices
+
+
+def _option_named(word: str) -> str:
+    """The override that a bare word probably stands for: an option of some group, or a folder with a model."""
+    if "/" in word:
+        return f"model.path={word}"
+    groups = files("deepinfer.conf")
+    names = {
+        entry.name.removesuffix(".yaml"): group
+        for group in reversed(Spec.__struct_fields__)  # of several groups the first wins
+        if group != "task"
+        for entry in groups.joinpath(group).iterdir()
+        if entry.name.endswith(".yaml")
+    }
+    close = nearest(word, names)
+    return f"{names[close]}={close}" if close else ""
 
 
 def compose_data(
@@ -72,27 +105,39 @@ def compose_data(
     """
     with hydra_of_our_own() as loader:
         ready, problems = prepare(overrides, Groups(loader, config_dir))
-        config = _compose_what_can_be([*_search_path(config_dir, problems), *ready], problems)
+        folder = _folder(config_dir, problems)
+        config, taken = _compose_what_can_be([*_search_path(folder), *ready], problems, folder)
+        missing = open_values(loader, folder, taken, texts or ()) if folder else []
     choices = dict(config.hydra.runtime.choices)
     data, broken = _plain(config)
     problems += [*check_choices(choices), *broken]
     if not data:
-        raise Refused(problems)
+        raise Refused([*problems, *missing])
     for key, text in (texts or {}).items():
         _set(data, key, text)
     ours = {group: option for group, option in choices.items() if not group.startswith("hydra/")}
-    return Composed(data=data, choices=ours, problems=tuple(problems))
+    return Composed(data=data, choices=ours, problems=tuple(problems), missing=tuple(missing))
 
 
-def _compose_what_can_be(overrides: list[str], problems: list[Problem]) -> DictConfig:
+def _compose_what_can_be(
+    overrides: list[str], problems: list[Problem], folder: Path | None
+) -> tuple[DictConfig, list[str]]:
+    """The composed configuration and the overrides that it is made of."""
+
+    def attempt(some: list[str]) -> DictConfig:
+        try:
+            return _compose(some)
+        except UNREADABLE as error:
+            raise ValueError(why_unreadable(error, folder)) from error
+
     try:
-        return _compose(overrides)
+        return attempt(overrides), overrides
     except COMPOSITION_ERRORS as error:
-        good, faults = blame(overrides, _compose, error)
+        good, faults = blame(overrides, attempt, error)
         problems += faults
         if good is None:
             raise Refused(problems) from error
-        return _compose(good)
+        return attempt(good), good
 
 
 def _not_consequences(found: Sequence[Problem], earlier: Sequence[Problem]) -> list[Problem]:
@@ -119,14 +164,22 @@ def _compose(overrides: list[str]) -> DictConfig:
     return compose("config", overrides=overrides, return_hydra_config=True)
 
 
-def _search_path(config_dir: str | None, problems: list[Problem]) -> list[str]:
+def _folder(config_dir: str | None, problems: list[Problem]) -> Path | None:
     if config_dir is None:
-        return []
+        return None
     folder = Path(config_dir).expanduser().absolute()
     if folder.is_dir():
-        return [f"hydra.searchpath=['file://{folder}']"]
+        return folder
     problems.append(Problem(asked=f"--config-dir {config_dir}", found=f"{folder} is not a folder"))
-    return []
+    return None
+
+
+def _search_path(folder: Path | None) -> list[str]:
+    """The override by which Hydra also searches `folder`, whatever characters its name is made of."""
+    if folder is None:
+        return []
+    key, text = "hydra.searchpath", f"file://{folder}"
+    return [f"{key}=[{quoted(key, text).removeprefix(f'{key}=')}]"]
 
 
 def _plain(config: DictConfig) -> tuple[dict[str, Any], list[Problem]]:
@@ -135,6 +188,9 @@ def _plain(config: DictConfig) -> tuple[dict[str, Any], list[Problem]]:
         del config["hydra"]
     try:
         return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)), []
+    except RecursionError:
+        why = "an interpolation leads back to itself, or a file is nested too deeply"
+        return {}, [Problem(asked="the configuration", found="it has no end", why=why)]
     except COMPOSITION_ERRORS as error:
         return {}, broken_values(config) or [Problem(asked="the configuration", found=str(error))]
 

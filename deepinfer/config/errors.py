@@ -19,6 +19,7 @@ class ExitCode(IntEnum):
     MEMORY = 6
     NETWORK = 7
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 class Problem(Struct, frozen=True, kw_only=True):

@@ -1,5 +1,7 @@
 """What a plan may know besides the spec: this machine, the checkpoints in question, and the chip that `auto` found."""
 
+import re
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -44,9 +46,36 @@ def hardware_options() -> list[str]:
 
 
 def match_option(device: Device, options: list[str]) -> str | None:
-    """The hardware option whose name is in the device's: "NVIDIA H200 NVL" → h200. Of several the longest is meant."""
-    name = device.name.lower().replace(" ", "").replace("_", "")
-    return max((option for option in options if option in name), key=len, default=None)
+    """The hardware option that a word of the device's name begins with: "NVIDIA H200 NVL" → h200, the longest of several.
+
+    A word only: a GH200 is no H200 and a GB200 no B200.
+    """
+    name = re.sub(r"\bascend[ _]", "ascend", device.name.lower())
+    if device.vendor == "huawei" and "ascend" not in name:
+        name = f"ascend{name}"
+    words = re.split(r"[\s_]+", name)
+    return max((option for option in options if any(word.startswith(option) for word in words)), key=len, default=None)
+
+
+def is_chip(device: Device, chip_name: str, architecture: str) -> bool:
+    """Whether a device is the chip that a sheet describes. The one rule for plans, runs and the doctor.
+
+    Goes by the name of the chip, so that ascend950 and the option it stands for are one. A chip with a sheet of the
+    user's own, whose name no option of conf/hardware has, goes by its architecture.
+    """
+    names = chip_names()
+    if chip_name in names.values():
+        option = match_option(device, list(names))
+        return option is not None and names[option] == chip_name
+    if device.vendor == "nvidia":
+        return f"sm{device.compute_capability.replace('.', '')}" == architecture
+    return device.vendor == "huawei" and architecture.removeprefix("ascend") in device.name
+
+
+@cache
+def chip_names() -> dict[str, str]:
+    """Option of conf/hardware → name of its chip."""
+    return {option: sheet["name"] for option, sheet in chip_sheets().items()}
 
 
 def _chip(hardware: Hardware, machine: MachineFacts) -> tuple[str, Chip | None]:

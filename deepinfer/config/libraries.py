@@ -1,6 +1,10 @@
 """Python distributions that deepinfer uses or can use: lowest version, which extra brings it, what it is for."""
 
+from pathlib import Path
+
 from msgspec import Struct
+
+IN_CHECKOUT = Path(__file__).parents[2].joinpath("pyproject.toml").is_file()  # else the package came in a wheel
 
 
 class Library(Struct, frozen=True, kw_only=True):
@@ -15,7 +19,11 @@ class Library(Struct, frozen=True, kw_only=True):
 
     @property
     def get(self) -> str:
-        """What to type, in a checkout, to have it."""
+        """What to type to have it: by the extra in a checkout, by its own name where a wheel is installed."""
+        if not IN_CHECKOUT:
+            floor = f">={self.at_least}" if self.at_least else ""
+            ceiling = f",<{self.below}" if self.below else ""
+            return self.how.replace("-e '.[sm100]'", self.name) or f"pip install '{self.name}{floor}{ceiling}'"
         return self.how or (f"pip install -e '.[{self.extra}]'" if self.extra else "pip install -e .")
 
 

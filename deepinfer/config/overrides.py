@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_origin
+from typing import Any, get_origin
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -132,6 +132,12 @@ def _unreadable(text: str, message: str, parser: OverridesParser) -> Problem:
         fix = ""
     found = f"cannot be read at {symbol!r}" if symbol and symbol != "<EOF>" else "cannot be read to its end"
     return Problem(asked=text, found=found, why="text with such symbols is quoted, once more for the shell", fix=fix)
+
+
+def as_override(key: str, value: Any) -> str:
+    """A Python keyword as an override: "__" for each dot, values as YAML spells them."""
+    text = {None: "null", True: "true", False: "false"}[value] if isinstance(value, bool | None) else value
+    return f"{key.replace('__', '.')}={text}"
 
 
 def quoted(key: str, value: str) -> str:

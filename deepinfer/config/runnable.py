@@ -40,13 +40,14 @@ def unbuilt(spec: Spec) -> list[Problem]:
     for path, values in NOT_BUILT.items():
         value = attrgetter(path)(spec)
         if value in values:
-            problems.append(_problem(f"{path.removesuffix('.kind')}={value}", INSTEAD[path]))
+            problems.append(not_built(f"{path.removesuffix('.kind')}={value}", INSTEAD[path]))
     if spec.parallel.num_ranks > MAX_RANKS:
-        problems.append(_problem(f"parallel: {spec.parallel.num_ranks} ranks", "parallel=single"))
+        problems.append(not_built(f"parallel: {spec.parallel.num_ranks} ranks", "parallel=single"))
     return problems
 
 
-def _problem(asked: str, fix: str) -> Problem:
+def not_built(asked: str, fix: str) -> Problem:
+    """The refusal of something that can only be planned."""
     return Problem(
         asked=asked,
         found="this version has no code to run it",

@@ -39,13 +39,13 @@ Int64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 class Model(Component, frozen=True, kw_only=True, tag="v41"):
     """Which V4.1 checkpoint, and in which numbers it runs. Facts of its architecture come from its own config.json."""
 
-    name: Literal["auto", "v41_tiny", "v41_flash"]
+    name: Literal["auto", "v41_tiny", "v41_flash"]  # which of the models that deepinfer knows
     repo: Text | None  # on the Hugging Face hub
-    revision: Text | None
+    revision: Text | None  # branch, tag or commit of the repository; main where it is null
     path: Text | None  # a local folder; wins over repo
-    weights: Literal["checkpoint", "dummy"]
-    numerics: Literal["full", "kv", "none"]
-    dtype: Literal["auto", "float32", "float64", "bfloat16"]
+    weights: Literal["checkpoint", "dummy"]  # dummy makes up numbers from a fixed seed, of any size, without a file
+    numerics: Literal["full", "kv", "none"]  # full: as published; kv: quantised caches only; none: nothing is quantised
+    dtype: Literal["auto", "float32", "float64", "bfloat16"]  # of activations; auto asks the hardware
     max_model_len: Positive | Auto  # tokens of prompt and answer together
     threads: Positive | Auto  # intra-op threads; part of the numerics, so never left to chance
 
@@ -53,10 +53,10 @@ class Model(Component, frozen=True, kw_only=True, tag="v41"):
 class Parallel(Component, frozen=True, kw_only=True, tag="degrees"):
     """Degrees only; the ranks are attention_dp × context, and experts are spread over `expert` of them."""
 
-    attention_dp: Positive
-    context: Positive
-    expert: Positive
-    redundant_experts: Count
+    attention_dp: Positive  # groups of ranks, each with requests of its own
+    context: Positive  # ranks that share the prefill of one prompt
+    expert: Positive  # ranks over which the routed experts are spread
+    redundant_experts: Count  # copies of experts, to balance load between ranks
     engram: Literal["auto", "replicated", "sharded", "host"]  # where the n-gram tables live
 
     @property
@@ -75,7 +75,7 @@ class Colocated(Deploy, frozen=True, kw_only=True, tag="colocated"):
 class Role(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One side of a disaggregated deployment."""
 
-    replicas: Positive
+    replicas: Positive  # copies of this side
     parallel: Parallel
 
 
@@ -94,8 +94,8 @@ class NoSpeculation(Speculation, frozen=True, kw_only=True, tag="none"):
 
 class DSpark(Speculation, frozen=True, kw_only=True, tag="dspark"):
     implementation = "deepinfer.speculation.dspark:DSpark"
-    depth: Positive
-    verify: Verify
+    depth: Positive  # tokens drafted at a step
+    verify: Verify  # coupled keeps the text of a seed, rejection only its law
 
 
 class DSparkFixed(Speculation, frozen=True, kw_only=True, tag="dspark_fixed"):
@@ -109,35 +109,35 @@ class Ngram(Speculation, frozen=True, kw_only=True, tag="ngram"):
     implementation = "deepinfer.speculation.ngram:Ngram"
     depth: Positive
     verify: Verify
-    min_match: Positive
-    max_match: Positive
+    min_match: Positive  # shortest run of tokens that is looked up
+    max_match: Positive  # longest run of tokens that is looked up
 
 
 class Sampling(Component, frozen=True, kw_only=True, tag="sampling"):
     """Defaults of a request that says nothing; `reproducible` belongs to the engine as a whole."""
 
-    max_tokens: Positive
-    min_tokens: Count
+    max_tokens: Positive  # of one answer
+    min_tokens: Count  # before an answer may end
     temperature: Annotated[float, Meta(ge=0)] | Auto  # 0 is greedy; auto asks the checkpoint
     top_k: Count  # 0 keeps all
-    top_p: Annotated[float, Meta(gt=0, le=1)]
-    min_p: Share
-    repetition_penalty: Annotated[float, Meta(gt=0)]
-    presence_penalty: Penalty
-    frequency_penalty: Penalty
-    logit_bias: dict[TokenId, float]
-    bad_words: tuple[str, ...]
-    stop: tuple[str, ...]
-    stop_token_ids: tuple[TokenId, ...]
-    include_stop_str: bool
-    ignore_eos: bool
-    n: Positive
+    top_p: Annotated[float, Meta(gt=0, le=1)]  # keeps the likeliest tokens up to this probability together
+    min_p: Share  # drops tokens below this share of the likeliest one's probability
+    repetition_penalty: Annotated[float, Meta(gt=0)]  # divides the logits of tokens seen so far; 1 is none
+    presence_penalty: Penalty  # taken once from the logit of a token that the answer has
+    frequency_penalty: Penalty  # taken from the logit of a token as often as the answer has it
+    logit_bias: dict[TokenId, float]  # token id → what is added to its logit
+    bad_words: tuple[str, ...]  # texts that are never written
+    stop: tuple[str, ...]  # texts that end an answer
+    stop_token_ids: tuple[TokenId, ...]  # tokens that end an answer
+    include_stop_str: bool  # leaves the stop text in the answer
+    ignore_eos: bool  # goes on after the end-of-sequence token
+    n: Positive  # answers to each prompt
     seed: Int64 | None  # none draws one
-    logprobs: Count | None
-    prompt_logprobs: Count | None
-    logprobs_mode: Literal["raw", "processed"]
-    skip_special_tokens: bool
-    reproducible: bool
+    logprobs: Count | None  # likeliest tokens told for every token of an answer
+    prompt_logprobs: Count | None  # likeliest tokens told for every token of the prompt
+    logprobs_mode: Literal["raw", "processed"]  # raw: of the model; processed: after penalties, temperature and cuts
+    skip_special_tokens: bool  # leaves them out of the text; token ids are always whole
+    reproducible: bool  # refuses every option whose output depends on speed or approximates
 
 
 class Replay(Component, frozen=True, kw_only=True):
@@ -150,8 +150,8 @@ class NoReplay(Replay, frozen=True, kw_only=True, tag="none"):
 
 class MaskReplay(Replay, frozen=True, kw_only=True, tag="mask"):
     implementation = "deepinfer.cache.replay:MaskReplay"
-    keep_tokens: Positive
-    on_hit: Literal["snapshot", "exact", "bounded"]
+    keep_tokens: Positive  # last tokens of a prompt that the later layers see
+    on_hit: Literal["snapshot", "exact", "bounded"]  # where a cached prefix takes its kept rows from
 
 
 class CompactReplay(Replay, frozen=True, kw_only=True, tag="compact"):
@@ -162,20 +162,20 @@ class CompactReplay(Replay, frozen=True, kw_only=True, tag="compact"):
 
 class Scheduler(Component, frozen=True, kw_only=True, tag="continuous"):
     implementation = "deepinfer.engine.scheduler:Scheduler"
-    max_num_seqs: Positive
+    max_num_seqs: Positive  # sequences that run at once
     max_num_batched_tokens: Positive  # rows of one step
     max_prefill_tokens: Positive  # of one request in one step: the chunk
-    async_depth: Literal[0, 1]
-    policy: Literal["fcfs"]
+    async_depth: Literal[0, 1]  # steps planned ahead of the device
+    policy: Literal["fcfs"]  # first come, first served
     watchdog_s: Seconds  # longest time without progress while requests wait; 0 turns it off
 
 
 class Cache(Component, frozen=True, kw_only=True):
     """Paged compressed keys and values. Blocks fill `memory_bytes` unless their number is given."""
 
-    block_tokens: Literal[128]
-    memory_bytes: Bytes | Auto
-    num_blocks: Positive | Auto
+    block_tokens: Literal[128]  # tokens of one block
+    memory_bytes: Bytes | Auto  # of all blocks of a rank
+    num_blocks: Positive | Auto  # of a rank; wins over memory_bytes
 
 
 class PagedCache(Cache, frozen=True, kw_only=True, tag="paged"):
@@ -189,7 +189,7 @@ class PrefixCache(Cache, frozen=True, kw_only=True, tag="prefix"):
 class Kernels(Component, frozen=True, kw_only=True):
     """Which backend an op takes; `ops` pins single ones: {op: backend}."""
 
-    ops: dict[str, str]
+    ops: dict[str, str]  # op → backend, for single ops
 
 
 class AutoKernels(Kernels, frozen=True, kw_only=True, tag="auto"):

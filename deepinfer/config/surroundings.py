@@ -21,8 +21,8 @@ class LocalExecutor(Executor, frozen=True, kw_only=True, tag="local"):
 
 class DistributedExecutor(Executor, frozen=True, kw_only=True, tag="distributed"):
     implementation = "deepinfer.engine.executor_distributed:DistributedExecutor"
-    backend: Literal["auto", "gloo", "nccl", "hccl"]
-    join_timeout_s: Seconds
+    backend: Literal["auto", "gloo", "nccl", "hccl"]  # of torch.distributed
+    join_timeout_s: Seconds  # to wait for all ranks at the start
 
 
 class SimulatedExecutor(Executor, frozen=True, kw_only=True, tag="simulated"):
@@ -40,7 +40,7 @@ class NoGrammar(Grammar, frozen=True, kw_only=True, tag="none"):
 
 class Llguidance(Grammar, frozen=True, kw_only=True, tag="llguidance"):
     implementation = "deepinfer.sampling.grammar_llguidance:Llguidance"
-    compile_timeout_s: Seconds
+    compile_timeout_s: Seconds  # for one schema; then its request fails
 
 
 class Xgrammar(Grammar, frozen=True, kw_only=True, tag="xgrammar"):
@@ -49,7 +49,7 @@ class Xgrammar(Grammar, frozen=True, kw_only=True, tag="xgrammar"):
 
 
 class Serving(Component, frozen=True, kw_only=True, tag="http"):
-    host: Text
+    host: Text  # address to listen at
     port: Annotated[int, Meta(ge=0, le=65535)]  # 0 takes a free one
 
 
@@ -60,13 +60,13 @@ class Workload(Component, frozen=True, kw_only=True):
 class SteadyWorkload(Workload, frozen=True, kw_only=True, tag="steady"):
     """Requests of one size: means in tokens, and the share of the prompt that is in the cache already."""
 
-    prompt_tokens: Positive
-    output_tokens: Positive
-    cached_share: Share
+    prompt_tokens: Positive  # mean of a prompt
+    output_tokens: Positive  # mean of an answer
+    cached_share: Share  # part of the prompts that is in the cache already
 
 
 class TraceWorkload(Workload, frozen=True, kw_only=True, tag="trace"):
-    path: Text | None
+    path: Text | None  # file of requests and arrival times
 
 
 class Launcher(Component, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from deepinfer.engine.engine import Engine, TimedExecutor
 from deepinfer.engine.executor_local import LocalExecutor
 from deepinfer.engine.executor_simulated import SimulatedExecutor
 from deepinfer.engine.limits import EngineLimits
-from deepinfer.engine.unbuilt import refuse_unbuilt
+from deepinfer.engine.unbuilt import is_simulated, refuse_unbuilt
 from deepinfer.sampling.tokenizer import BpeTokenizer
 
 if TYPE_CHECKING:
@@ -42,20 +42,15 @@ class EngineGraph:
     warm_up_s: float = 0.0  # mostly compilation, at the first run on a machine
 
 
-def build_engine(plan: Plan) -> Engine:
-    """The engine of `build_graph`."""
-    return build_graph(plan).engine
-
-
 def build_graph(plan: Plan, *, poison_freed: bool = False) -> EngineGraph:
     """Load the weights, allocate the caches, wire the parts.
 
     `poison_freed` fills every freed block and slot with NaN bytes, for tests. Raises Refused for options whose code is not
     in this version, CheckpointErrors and HubError where the weights cannot be had.
     """
-    refuse_unbuilt(plan, simulated=_is_simulated(plan))
+    refuse_unbuilt(plan)
     limits = limits_of(plan)
-    if _is_simulated(plan):
+    if is_simulated(plan):
         return _simulated(plan, limits, poison_freed)
     from deepinfer.model.cache_storage import ModelCache
     from deepinfer.model.warm_up import warm_up
@@ -115,7 +110,7 @@ def checkpoint_folder(plan: Plan) -> Path | None:
     model = plan.model
     if model.source == "folder":
         return Path(model.location).expanduser()
-    if model.source == "hub" and not _is_simulated(plan):
+    if model.source == "hub" and not is_simulated(plan):
         from deepinfer.model.checkpoint.hub import fetch_checkpoint
         from deepinfer.model.checkpoint.progress import showing_bytes
 
@@ -212,10 +207,6 @@ def _tokenizer_in(folder: Path | None) -> BpeTokenizer | None:
 
 def _node(plan: Plan, name: str) -> Node:
     return next(node for node in plan.graph if node.name == name)
-
-
-def _is_simulated(plan: Plan) -> bool:
-    return _node(plan, "executor").implementation.endswith(":SimulatedExecutor")
 
 
 def _load(implementation: str) -> Callable[..., Any]:

@@ -6,38 +6,59 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from deepinfer.config.errors import ExitCode, Problem, Refused
+from deepinfer.config.runnable import INSTEAD, MAX_RANKS, NOT_BUILT, not_built, unbuilt
 
 if TYPE_CHECKING:
+    from deepinfer.config.specs import Spec
     from deepinfer.plan.types import Plan
 
 DEVICE_SEAMS = ("weights", "ops", "expert_dispatch", "model", "cache", "sampler")  # which a simulation replaces
 
 
-def refuse_unbuilt(plan: Plan, *, simulated: bool) -> None:
-    """Everything in the plan that has no code to run it, all at once."""
-    problems = [
-        _unbuilt(node.option or node.name, f"{node.implementation.partition(':')[0]} is not in this version")
-        for node in plan.graph
-        if node.implementation
-        and not (simulated and node.seam in DEVICE_SEAMS)
-        and not _exists(node.implementation.partition(":")[0])
-    ]
-    if plan.layout.num_ranks > 1:
-        problems.append(_unbuilt(f"{plan.layout.num_ranks} ranks", "this version runs one", "parallel=single"))
-    if plan.scheduler.async_depth:
-        problems.append(
-            _unbuilt(
-                f"scheduler.async_depth={plan.scheduler.async_depth}", "only 0 is built", "scheduler.async_depth=0"
-            )
-        )
-    if plan.hardware.kind != "cpu" and not simulated and not problems:
-        problems.append(_unbuilt(f"hardware={plan.hardware.option}", "only CPUs are built", "hardware=cpu"))
+def refuse_to_run(plan: Plan, spec: Spec, lacks: str | None) -> None:
+    """Raise Refused for a plan that this machine or this version cannot run; `lacks` as for `device_problem`."""
+    device = device_problem(plan, lacks)
+    problems = [device] if device else [] if is_simulated(plan) else unbuilt(spec)
     if problems:
         raise Refused(problems)
 
 
-def _unbuilt(asked: str, found: str, fix: str = "") -> Problem:
-    return Problem(asked=asked, found=found, why="it can be planned, not yet run", fix=fix, code=ExitCode.OTHER)
+def refuse_unbuilt(plan: Plan) -> None:
+    """Everything in the plan that has no code to run it, all at once. Raises Refused."""
+    simulated = is_simulated(plan)
+    found: dict[str, Problem] = {}  # group → what is missing of it
+    if plan.layout.num_ranks > MAX_RANKS:
+        found["parallel"] = not_built(f"parallel: {plan.layout.num_ranks} ranks", "parallel=single")
+    if plan.scheduler.async_depth in NOT_BUILT["scheduler.async_depth"]:
+        key = "scheduler.async_depth"
+        found[key] = not_built(f"{key}={plan.scheduler.async_depth}", INSTEAD[key])
+    for node in plan.graph:
+        replaced = simulated and node.seam in DEVICE_SEAMS
+        if node.implementation and not replaced and not _exists(node.implementation.partition(":")[0]):
+            asked = node.option or node.name
+            group = asked.partition("=")[0]
+            found.setdefault(group, not_built(asked, INSTEAD.get(f"{group}.kind", "")))
+    if not (found or simulated) and plan.hardware.kind in NOT_BUILT["hardware.kind"]:
+        found["hardware"] = not_built(f"hardware={plan.hardware.option}", INSTEAD["hardware.kind"])
+    if found:
+        raise Refused(found.values())
+
+
+def device_problem(plan: Plan, lacks: str | None) -> Problem | None:
+    """The refusal of a plan for a device that is not here; `lacks` is the sentence of `plan.require.missing`, None where
+    nothing is missing or the plan is simulated."""
+    if lacks is None or is_simulated(plan):
+        return None
+    no_code = plan.hardware.kind in NOT_BUILT["hardware.kind"]
+    too = f", and this version has no code for {plan.hardware.name} yet" if no_code else ""
+    found = f"{lacks.removesuffix('.')}{too}, so it was planned and not run"
+    asked = f"hardware={plan.hardware.option}"
+    return Problem(asked=asked, found=found, fix="hardware=cpu", code=ExitCode.DEVICE)
+
+
+def is_simulated(plan: Plan) -> bool:
+    """Whether the plan decided that a model of a device answers instead of one."""
+    return any(node.name == "executor" and node.implementation.endswith(":SimulatedExecutor") for node in plan.graph)
 
 
 def _exists(module: str) -> bool:

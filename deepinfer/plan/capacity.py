@@ -42,12 +42,15 @@ def fit(scene: Scene, layout: Layout, ledger: Ledger) -> Fit:
     ledger.problems += too_big
     memory = tuple(budget(scene, role, rank, numbers, blocks[role.name]) for role, rank, numbers, _ in groups)
     for name, rule in rules.items():
-        if rule:
+        if scene.case.spec.cache.memory_bytes == "auto":
             key = "cache.memory_bytes" if name == "all" else f"cache.memory_bytes of {name}"
-            ledger.decide(key, blocks[name] * scene.cache.padded_block_bytes, rule)
+            size = blocks[name] * scene.cache.padded_block_bytes
+            ledger.decide(key, size, rule or "cache.num_blocks was given")
     smallest = min(blocks.values()) * scene.cache.block_tokens
     if smallest < longest and not too_big:
         longest = _shorten(scene, smallest, longest, ledger)
+    elif asked_len == "auto" and not too_big:
+        ledger.decide("model.max_model_len", longest, "max_position_embeddings of config.json, and the cache holds it")
     decode = layout.roles[-1]  # answers live there, so it decides what can run at once
     return Fit(memory=memory, capacity=_capacity(scene, decode, blocks[decode.name], longest), max_model_len=longest)
 
@@ -101,24 +104,58 @@ def _pool_too_big(scene: Scene, count: int, free: int) -> Problem:
 def _too_big(scene: Scene, layout: Layout, memory: RankMemory) -> Problem:
     case = scene.case
     largest = sorted((item for item in memory.items if item.place == "device"), key=lambda item: -item.num_bytes)[:3]
-    parts = ", ".join(f"{item.name} {item.num_bytes / GB:.1f}" for item in largest)
-    role = memory.role
+    parts = ", ".join(f"{item.name} {item.num_bytes / GB:.1f}" for item in largest if item.num_bytes >= GB / 10)
     where = f"ranks {memory.ranks}" if layout.num_ranks > 1 else "the rank"
     limit = "of this machine's memory may be used for it" if case.is_cpu else "of each device may be used"
     return Problem(
         asked=f"model={case.model_name} on {case.chip.name}, {layout.num_ranks} rank{'s' * (layout.num_ranks > 1)}",
         found=f"{where} would hold {memory.device_bytes / GB:.1f} GB before the first cache block (GB: {parts})",
-        why=f"{scene.usable_bytes / GB:.1f} GB {limit}",
-        fix=_smallest_layout(scene, role),
+        why=f"{_expansion(scene, memory)}{scene.usable_bytes / GB:.1f} GB {limit}",
+        fix=_smaller(scene, layout, memory),
         code=ExitCode.MEMORY,
     )
+
+
+def _expansion(scene: Scene, memory: RankMemory) -> str:
+    """Why a rank can hold more than the checkpoint has: torch ops compute with weights in the model's dtype."""
+    whole = sum(item.num_bytes for item in scene.weights.classes())
+    names = {item.name for item in scene.weights.classes()}
+    held = sum(item.num_bytes for item in memory.items if item.name in names)
+    if "expanded" not in scene.resident.values() or held <= scene.usable_bytes:
+        return ""
+    return f"the checkpoint's {whole / GB:.1f} GB, packed FP8 and FP4, become {scene.case.numerics.dtype} here; "
+
+
+def _smaller(scene: Scene, layout: Layout, memory: RankMemory) -> str:
+    """What to type: fewer sequences or rows where the weights alone would fit, else more ranks or a smaller model."""
+    role, rank = next((plan, rank) for plan, rank, _ in rank_groups(layout) if plan.name == memory.role)
+    held = sum(item.num_bytes for item in weight_items(scene, rank, role) if item.place == "device")
+    room = scene.usable_bytes - held
+    scheduler, rows_each = scene.case.spec.scheduler, 1 + scene.case.drafting.depth
+    if room <= 0:
+        return _smallest_layout(scene, memory.role)
+    sequences = min((room - scene.workspace_bytes) // scene.cache.padded_state_bytes, scheduler.max_num_batched_tokens)
+    if sequences >= rows_each:
+        return f"scheduler.max_num_seqs={_power_of_two(sequences // rows_each)}"
+    rows = _power_of_two(scheduler.max_num_batched_tokens * (room // 2) // scene.workspace_bytes)  # half for sequences
+    sequences = min(scheduler.max_num_seqs, room // 2 // scene.cache.padded_state_bytes, rows // rows_each)
+    if sequences < 1:
+        return _smallest_layout(scene, memory.role)
+    keys = {"max_num_seqs": sequences, "max_num_batched_tokens": rows, "max_prefill_tokens": rows}
+    lower = {key: _power_of_two(value) for key, value in keys.items() if value < getattr(scheduler, key)}
+    return " ".join(f"scheduler.{key}={value}" for key, value in lower.items())
+
+
+def _power_of_two(number: int) -> int:
+    """The largest power of two that is not above `number`; 0 for 0."""
+    return int(1 << number.bit_length() >> 1)
 
 
 def _smallest_layout(scene: Scene, role: str) -> str:
     """The fewest ranks that hold the model with experts spread over all of them, tables on the hosts if need be."""
     case = scene.case
     if case.is_cpu:
-        return "model=v41_tiny" if case.model_name == "v41_flash" else "scheduler.max_num_batched_tokens=256"
+        return "model=v41_tiny" if case.model_name == "v41_flash" else ""
     parallel = next(degrees for name, _, degrees in case.roles if name == role)
     drafting = case.drafting.num_draft_layers > 0
     for degree in DEGREES:

@@ -4,6 +4,8 @@ Implementations are "module:attribute" strings, looked up only when an engine is
 seam's trivial answer needs no part at all.
 """
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,6 +26,7 @@ AUTO_SETTINGS: dict[str, dict[str, Any]] = {  # of an executor that "auto" chose
     "distributed": {"backend": "auto", "join_timeout_s": 60.0},
     "simulated": {"step_time_s": 0.001},
 }
+PACKAGE = Path(__file__).parents[1]
 WEIGHTS = {
     "checkpoint": "deepinfer.model.checkpoint.weights:load_weights",
     "dummy": "deepinfer.model.checkpoint.dummy:dummy_weights",
@@ -147,7 +150,18 @@ def _node(
         reason=reason or (f"{option}={spec.kind}" if option and spec else ""),
         runner_up=runner_up,
         settings=_settings(spec) if spec else {},
+        planned=not in_this_version(implementation),
     )
+
+
+@cache
+def in_this_version(implementation: str) -> bool:
+    """Whether the module of "module:attribute" is there, by its file: nothing is imported. Others' modules count as there."""
+    package, *names = implementation.partition(":")[0].split(".")
+    if package != "deepinfer":
+        return True
+    file = PACKAGE.joinpath(*names)
+    return file.with_suffix(".py").is_file() or file.is_dir()
 
 
 def _settings(spec: Component) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from deepinfer.arch.cache import CacheLayout
-from deepinfer.config.facts import match_option
+from deepinfer.config.facts import is_chip
 from deepinfer.config.specs import PrefixCache
 from deepinfer.plan.catalog import CLASS_OP
 from deepinfer.plan.settle import Case
@@ -43,8 +43,9 @@ def usable_memory(case: Case) -> tuple[int, int, bool]:
         measured = not given and machine.available_bytes > 0
         total = machine.available_bytes if measured else sheet.value
         return total // case.num_ranks, int(total * CPU_SHARE) // case.num_ranks, measured
-    here = [device for device in machine.devices if device.memory_bytes and match_option(device, [case.option])]
-    if given or not case.option or not here:
+    name, architecture = case.chip.name, case.chip.architecture.value
+    here = [device for device in machine.devices if device.memory_bytes and is_chip(device, name, architecture)]
+    if given or not here:
         return sheet.value, int(sheet.value * DEVICE_SHARE), False
     smallest = min(here, key=lambda device: device.memory_bytes)
     free = min(device.free_bytes or device.memory_bytes for device in here)

@@ -24,4 +24,5 @@ def _id(name: str) -> str:
 
 def _label(node: Node) -> str:
     what = node.implementation.partition(":")[2] or node.reason
+    what += " (planned)" if node.planned else ""
     return f"{node.name}<br/>{what}".replace('"', "'")

@@ -1,9 +1,8 @@
 """What a reader of a plan should know: choices that cost something, and where a checkpoint differs from its name."""
 
 from collections.abc import Iterator
-from typing import Any
 
-from deepinfer.config.facts import FOLDER
+from deepinfer.plan.differences import differences
 from deepinfer.plan.layout import widest_link
 from deepinfer.plan.ledger import Ledger
 from deepinfer.plan.settle import Case
@@ -16,28 +15,6 @@ def write_notes(case: Case, ops: tuple[OpChoice, ...], layout: Layout, ledger: L
     ledger.warnings += _warnings(case, ops, layout)
 
 
-def differences(case: Case) -> tuple[str, ...]:
-    """Where the config.json in model.path differs from that of the named model. The folder's own wins."""
-    named = case.facts.checkpoints.get(case.spec.model.name)
-    own = case.facts.checkpoints.get(FOLDER)
-    if named is None or own is None or named.config is None or own.config is None:
-        return ()
-    here, there = dict(_leaves(own.config)), dict(_leaves(named.config))
-    return tuple(
-        f"{key}: {here.get(key, 'absent')} in the checkpoint, {there.get(key, 'absent')} in {case.spec.model.name}"
-        for key in sorted(here.keys() | there.keys())
-        if here.get(key) != there.get(key)
-    )
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}" if path else key)
-    else:
-        yield path, str(value)
-
-
 def _notes(case: Case) -> Iterator[str]:
     if case.config.vision is not None:
         yield "vision tensors are recognised and skipped: text only"
@@ -48,6 +25,10 @@ def _notes(case: Case) -> Iterator[str]:
         yield f"{case.num_ranks} ranks share this machine's memory"
     if case.option == "ascend950" or case.chip.name.startswith("Huawei"):
         yield case.chip.chips_note
+    if count := len(differences(case.facts, case.spec.model.name)):
+        values = f"{count} value{'s' * (count > 1)}"
+        where, name = case.checkpoint.folder, case.spec.model.name
+        yield f"config.json in {where} differs from {name} in {values}; the folder's own counts"
     if case.numerics.numerics != "full":
         yield f"model.numerics={case.numerics.numerics}: not the published numerics; for comparisons"
 

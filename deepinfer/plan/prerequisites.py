@@ -1,13 +1,15 @@
 """What each hardware target and each library asks of a machine, what the machine has, and how to get the rest."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from deepinfer.config.facts import is_chip
 from deepinfer.config.libraries import BY_NAME as LIBRARY
 from deepinfer.config.libraries import LIBRARIES, Library
-from deepinfer.config.probes import Device, MachineFacts
+from deepinfer.config.probes import MachineFacts
 from deepinfer.config.runnable import NOT_BUILT
 from deepinfer.plan.catalog import BY_NAME as BACKEND
 from deepinfer.plan.floors import found_version, meets
@@ -62,19 +64,10 @@ def library_finding(library: Library, machine: MachineFacts) -> Finding:
     """Whether a distribution is there in a version that will do."""
     found = machine.libraries.get(library.name, "")
     met = meets(found, library.at_least) and not (library.below and meets(found, library.below))
-    needs = " ".join(
-        filter(None, (f"≥ {library.at_least}" * bool(library.at_least), f"< {library.below}" * bool(library.below)))
-    )
-    return Finding(what=library.name, needs=needs or "any", found=found, met=met, how="" if met else library.get)
-
-
-def device_fits(device: Device, kind: str, architecture: str) -> bool:
-    """Whether a device is of the architecture that a chip sheet names."""
-    if kind == "cuda":
-        return device.vendor == "nvidia" and f"sm{device.compute_capability.replace('.', '')}" == architecture
-    if kind == "ascend":
-        return device.vendor == "huawei" and architecture.removeprefix("ascend") in device.name
-    return False
+    floor = [f"≥ {library.at_least}"] if library.at_least else []
+    ceiling = [f"< {library.below}"] if library.below else []
+    needs = " ".join([*floor, *ceiling]) or "any"
+    return Finding(what=library.name, needs=needs, found=found, met=met, how="" if met else library.get)
 
 
 def _target(option: str, sheet: Mapping[str, Any], machine: MachineFacts) -> Target:
@@ -92,9 +85,9 @@ def _target(option: str, sheet: Mapping[str, Any], machine: MachineFacts) -> Tar
 
 def _device(sheet: Mapping[str, Any], machine: MachineFacts) -> Finding:
     architecture = sheet["architecture"]["value"]
-    fitting = [device for device in machine.devices if device_fits(device, sheet["kind"], architecture)]
+    fitting = [device for device in machine.devices if is_chip(device, sheet["name"], architecture)]
     there = fitting or machine.devices
-    found = ", ".join(f"{count} × {name}" for name, count in _counted(device.name for device in there))
+    found = ", ".join(f"{count} × {name}" for name, count in Counter(device.name for device in there).items())
     how = "" if fitting else f"run it on a machine with {sheet['name']}; deepinfer plan answers here"
     return Finding(what=DEVICE, needs=f"{sheet['name']} ({architecture})", found=found, met=bool(fitting), how=how)
 
@@ -113,10 +106,3 @@ def _floor(what: str, at_least: str, machine: MachineFacts) -> Finding:
     met = meets(found, at_least)
     needs = f"≥ {at_least}" if at_least[:1].isdigit() else at_least
     return Finding(what=what, needs=needs, found=found, met=met, how="" if met else GET[what].format(at_least=at_least))
-
-
-def _counted(names: Any) -> list[tuple[str, int]]:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return list(counts.items())

@@ -1,6 +1,6 @@
 """A plan as text: one screen, one fact a line, each line beginning with its section for grep. And as JSON."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 
@@ -14,12 +14,14 @@ SECTION = 9  # columns of the first field
 LABEL = 15  # columns of the second
 WRAP = 96  # columns of a list that may be long
 SMALL_BYTES = 10e9  # a rank that holds less is written in MB
+SHOWN = 8  # differing values that the text lists
+SUMMED = {"cache": "kv_pool", "state": "state", "workspace": "workspace"}  # word of the summary → line of the budget
 
 
-def text(plan: Plan) -> str:
-    """The whole plan for people. Equal plans give equal text."""
+def text(plan: Plan, typed: Sequence[str] = ()) -> str:
+    """The whole plan for people; `typed` are the overrides that led to it. Equal arguments give equal text."""
     lines = [
-        *_section("plan", _head(plan)),
+        *_section("plan", _head(plan, typed)),
         *_section("model", _model(plan)),
         *_section("layout", _layout(plan)),
         *_section("memory", _memory(plan)),
@@ -41,19 +43,28 @@ def json_text(plan: Plan) -> str:
 
 
 def summary(plan: Plan) -> str:
-    """Three lines for the beginning of a run: what runs where and how, what it holds, what it can take."""
+    """Three lines for the beginning of a run: what runs where and how, what it holds, what it can take.
+
+    A fourth warns where the checkpoint is not the model that it was called.
+    """
     model, numerics, memory = plan.model, plan.numerics, plan.memory[-1]
     weights = sum(item.num_bytes for item in memory.items[: _weights_end(memory)])
     backends = ", ".join(dict.fromkeys(choice.backend for choice in plan.ops))
     threads = f", {_counted(numerics.threads, 'thread')}" if plan.hardware.kind == "cpu" else ""
     how = f"{numerics.dtype}, numerics {numerics.numerics}, ops {backends}{threads}"
-    cache, capacity = memory.item("kv_pool").num_bytes, plan.capacity
+    sizes = ", ".join(f"{label} {_size(memory.item(name).num_bytes)}" for label, name in SUMMED.items())
+    capacity = plan.capacity
     most = f"{capacity.sequences} sequences of up to {model.max_model_len:,} tokens"
+    names = [difference.rpartition(" in ")[2] for difference in model.differences[:1]]
+    warning = [
+        f"warning its config.json differs from {name} in {_counted(len(model.differences), 'value')}" for name in names
+    ]
     return "\n".join(
         (
             f"plan    {model.name} on {_ranks(plan)}: {how}",
-            f"memory  {_size(memory.device_bytes)} a rank: weights {_size(weights)}, cache {_size(cache)}",
+            f"memory  {_size(memory.device_bytes)} a rank: weights {_size(weights)}, {sizes} (estimate)",
             f"takes   {capacity.tokens:,} tokens of cache, {most}; digest {plan.numerics_digest}",
+            *warning,
         )
     )
 
@@ -63,12 +74,15 @@ def _section(name: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield f"{name:<{SECTION}}{label:<{LABEL}}{value}".rstrip() if label else f"{name:<{SECTION}}{value}"
 
 
-def _head(plan: Plan) -> Iterator[tuple[str, str]]:
+def _head(plan: Plan, typed: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield "", f"{plan.model.name} on {_ranks(plan)} (deepinfer {plan.deepinfer})"
     order = {group: index for index, group in enumerate(Spec.__struct_fields__)}
     chosen = sorted(plan.choices.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
     for line in wrap(" ".join(f"{group}={option}" for group, option in chosen), WRAP, break_on_hyphens=False):
         yield "chosen", line
+    keys = [override for override in typed if "." in override.partition("=")[0].partition("@")[0]]
+    for line in wrap(" ".join(keys), WRAP, break_on_hyphens=False, break_long_words=False):
+        yield "set", line
 
 
 def _ranks(plan: Plan) -> str:
@@ -96,8 +110,10 @@ def _model(plan: Plan) -> Iterator[tuple[str, str]]:
         f"{numerics.numerics}, {numerics.dtype}"
         + (f", {_counted(numerics.threads, 'thread')}" if plan.hardware.kind == "cpu" else ""),
     )
-    for difference in model.differences:
+    for difference in model.differences[:SHOWN]:
         yield "differs", difference
+    if len(model.differences) > SHOWN:
+        yield "differs", f"… and {_counted(len(model.differences) - SHOWN, 'value')} more; format=json lists all"
 
 
 def _state(plan: Plan) -> str:
@@ -140,8 +156,10 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "ranks", f"{memory.ranks}{'' if memory.role == 'all' else f' ({memory.role})'}"
         for item in memory.items:
             yield item.name, _memory_line(item, whole.get(item.name), small)
-        yield "used", f"{_column(memory.device_bytes, small)}  of {_size(hardware.usable_bytes)} usable"
-        total = f"{'a rank' if hardware.kind == 'cpu' else 'a device'} has {_size(hardware.memory_bytes)} ({seen})"
+        yield "used", f"{_column(memory.device_bytes, small)}  of {_amount(hardware.usable_bytes, small)} usable"
+        total = (
+            f"{'a rank' if hardware.kind == 'cpu' else 'a device'} has {_amount(hardware.memory_bytes, small)} ({seen})"
+        )
         yield "headroom", f"{_column(memory.headroom_bytes, small)}  {total}"
         if memory.host_bytes:
             yield "host", f"{_column(memory.host_bytes, small)}  of the host's memory for each rank"
@@ -149,12 +167,16 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _memory_line(item: MemoryItem, whole_bytes: int | None, small: bool) -> str:
     amount = f"{'-':>12}" if item.place == "nowhere" else _column(item.num_bytes, small)
-    checkpoint = f"of {whole_bytes:,} B" if whole_bytes is not None else ""
+    checkpoint = f"of {whole_bytes:,} B in the checkpoint" if whole_bytes is not None else ""
     return f"{amount}  {'; '.join(filter(None, (checkpoint, item.note)))}".rstrip()
 
 
 def _column(num_bytes: int, small: bool) -> str:
-    return f"{num_bytes / 1e6:9.3f} MB" if small else f"{num_bytes / 1e9:9.3f} GB"
+    return f"{_amount(num_bytes, small):>12}"
+
+
+def _amount(num_bytes: int, small: bool) -> str:
+    return f"{num_bytes / 1e6:.3f} MB" if small else f"{num_bytes / 1e9:.3f} GB"
 
 
 def _cache(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -185,7 +207,8 @@ def _which(names: list[str], plan: Plan) -> str:
 def _graph(plan: Plan) -> Iterator[tuple[str, str]]:
     for node in plan.graph:
         needs = f" ← {' '.join(node.needs)}" if node.needs else ""
-        yield node.name, f"{node.implementation or 'nothing to build'}{needs}"
+        planned = " (planned)" if node.planned else ""
+        yield node.name, f"{node.implementation or 'nothing to build'}{planned}{needs}"
 
 
 def _needs(plan: Plan) -> Iterator[tuple[str, str]]:

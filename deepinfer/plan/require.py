@@ -1,9 +1,8 @@
 """Whether this machine can carry out a plan, in one sentence where it cannot."""
 
-from deepinfer.config.facts import Facts
+from deepinfer.config.facts import Facts, is_chip
 from deepinfer.config.probes import MachineFacts
 from deepinfer.plan.floors import found_version, meets
-from deepinfer.plan.prerequisites import device_fits
 from deepinfer.plan.types import Floor, Plan
 
 
@@ -31,7 +30,7 @@ def _fitting_devices(plan: Plan, machine: MachineFacts) -> int:
     """Devices of the right kind with room for the fullest rank; a device whose memory is unknown counts."""
     need = max(memory.device_bytes for memory in plan.memory)
     return sum(
-        device_fits(device, plan.hardware.kind, plan.hardware.architecture)
+        is_chip(device, plan.hardware.name, plan.hardware.architecture)
         and (not device.memory_bytes or device.memory_bytes >= need)
         for device in machine.devices
     )

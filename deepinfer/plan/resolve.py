@@ -11,6 +11,7 @@ from deepinfer.config.specs import Spec
 from deepinfer.plan.capacity import Fit, fit
 from deepinfer.plan.catalog import choose_ops, used_backends
 from deepinfer.plan.checks import LAYOUT_RULES, OPTION_RULES, check
+from deepinfer.plan.differences import differences
 from deepinfer.plan.digest import digest, numerics_digest, rank_digest
 from deepinfer.plan.engram_place import place_tables
 from deepinfer.plan.floors import floors_of
@@ -18,7 +19,7 @@ from deepinfer.plan.graph import build_graph
 from deepinfer.plan.layout import lay_out, widest_link
 from deepinfer.plan.ledger import Ledger
 from deepinfer.plan.memory import Scene, usable_memory
-from deepinfer.plan.notes import differences, write_notes
+from deepinfer.plan.notes import write_notes
 from deepinfer.plan.settle import Case, settle
 from deepinfer.plan.sizes import Weights
 from deepinfer.plan.types import HardwarePlan, Layout, ModelPlan, OpChoice, Plan, PlanErrors
@@ -139,7 +140,7 @@ def _model_plan(scene: Scene, fitted: Fit) -> ModelPlan:
         drafting_fixed_bytes_per_sequence=drafting.padded_state_bytes,
         drafting_depth=case.config.dspark_block_size if case.config.num_nextn_predict_layers else 0,
         max_model_len=fitted.max_model_len,
-        differences=differences(case),
+        differences=differences(case.facts, model.name),
     )
 
 
@@ -153,11 +154,11 @@ def _origin(case: Case) -> tuple[str, str, str]:
     if checkpoint.files:
         return "package", f"the {case.model_name} that ships with deepinfer", checkpoint.digest
     assert case.model_name in SHIPPED and model.weights == "checkpoint"
-    where = f"{model.repo}@{model.revision or 'main'}" if model.repo else RELEASED
+    where = f"{model.repo or RELEASED}@{model.revision or 'main'}"
     return "hub", where, digest(["hub", where])
 
 
-RELEASED = "deepseek-ai/DeepSeek-V4.1-Flash-1017@main"  # what v41_flash means where model=auto names no repository
+RELEASED = "deepseek-ai/DeepSeek-V4.1-Flash-1017"  # what v41_flash means where model=auto names no repository
 
 
 def _hardware_plan(case: Case) -> HardwarePlan:

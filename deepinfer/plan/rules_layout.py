@@ -22,9 +22,12 @@ def experts_divide(case: Case) -> Iterator[Problem]:
         if degree in valid:
             continue
         asked, fix = f"{key_of(role)}.expert={degree}", _nearest_layout(case, role, parallel, drafting)
-        possible = f"these ranks and experts can be split {listed(str(n) for n in valid)} ways"
+        ways = "cannot be split" if valid == [1] else f"can be split {listed(str(n) for n in valid)} ways"
+        possible = f"these ranks and experts {ways}"
         if ranks % degree:
-            yield plan_problem(asked, f"{ranks} ranks are not divisible by {degree}", possible, fix)
+            yield plan_problem(
+                asked, f"{ranks} rank{'s are' if ranks > 1 else ' is'} not divisible by {degree}", possible, fix
+            )
         if (config.n_routed_experts + redundant) % degree:
             experts = f"{config.n_routed_experts} experts{f' + {redundant} redundant' * bool(redundant)}"
             yield plan_problem(asked, f"{experts} of {case.model_name} are not divisible by {degree}", possible, fix)

@@ -94,10 +94,10 @@ def lengths_fit(case: Case) -> Iterator[Problem]:
     if rows < least:
         drafts = f" with {case.drafting.depth} drafts each" if case.drafting.depth else ""
         yield plan_problem(
-            f"scheduler.max_num_batched_tokens={rows}",
+            f"scheduler.max_num_seqs={scheduler.max_num_seqs}",
             f"{scheduler.max_num_seqs} sequences{drafts} need {least} rows",
-            "a step holds every running sequence",
-            f"scheduler.max_num_batched_tokens={least}",
+            f"a step holds every running sequence, and scheduler.max_num_batched_tokens={rows}",
+            _enough_rows(rows, 1 + case.drafting.depth),
         )
     if scheduler.max_prefill_tokens > rows:
         yield plan_problem(
@@ -106,6 +106,12 @@ def lengths_fit(case: Case) -> Iterator[Problem]:
             "no chunk can be longer than a step",
             f"scheduler.max_prefill_tokens={rows}",
         )
+
+
+def _enough_rows(rows: int, rows_each: int) -> str:
+    """As many sequences as the rows of a step carry; more rows where not even one fits."""
+    most = rows // rows_each
+    return f"scheduler.max_num_seqs={most}" if most else f"scheduler.max_num_batched_tokens={rows_each}"
 
 
 def sampling_is_consistent(case: Case) -> Iterator[Problem]:
@@ -122,6 +128,21 @@ def sampling_is_consistent(case: Case) -> Iterator[Problem]:
         if outside:
             found = f"{case.model_name} has tokens 0 … {vocabulary - 1}"
             yield plan_problem(f"sampling.{key} with token {outside[0]}", found)
+
+
+def repository_is_read(case: Case) -> Iterator[Problem]:
+    """A repository or revision is asked for only to be fetched; the tiny model is in the package."""
+    model = case.spec.model
+    if model.path is not None or case.model_name != "v41_tiny":
+        return
+    for key, value in (("repo", model.repo), ("revision", model.revision)):
+        if value is not None:
+            yield plan_problem(
+                f"model.{key}={value}",
+                f"model={model.name} is v41_tiny here, which ships with deepinfer and is fetched from nowhere",
+                "only v41_flash comes from a hub; a folder with any other checkpoint is model.path=FOLDER",
+                "model=v41_flash",
+            )
 
 
 def weights_are_there(case: Case) -> Iterator[Problem]:

@@ -24,6 +24,7 @@ from deepinfer.config.specs import (
     Speculation,
 )
 from deepinfer.config.surroundings import AutoExecutor, Executor
+from deepinfer.plan.differences import differences
 from deepinfer.plan.ledger import Ledger
 from deepinfer.plan.roles import roles_of
 from deepinfer.plan.types import Drafting, Numerics
@@ -98,8 +99,10 @@ def _hardware(spec: Spec, facts: Facts, choices: dict[str, str], ledger: Ledger)
 
 def _model(spec: Spec, facts: Facts, chip: Chip, ledger: Ledger) -> tuple[str, CheckpointFacts]:
     if FOLDER in facts.checkpoints:
-        checkpoint = facts.checkpoints[FOLDER]
-        return (spec.model.name if spec.model.name != "auto" else Path(checkpoint.folder).name), checkpoint
+        checkpoint, named = facts.checkpoints[FOLDER], spec.model.name
+        if named == "auto" or differences(facts, named):  # a name that it is not would mislead
+            return Path(checkpoint.folder).name, checkpoint
+        return named, checkpoint
     name: str = spec.model.name
     if name == "auto":
         name, other = ("v41_tiny", "v41_flash") if chip.kind == "cpu" else ("v41_flash", "v41_tiny")

@@ -170,6 +170,7 @@ class Node(Frozen, frozen=True, kw_only=True):
     reason: str = ""
     runner_up: str = ""
     settings: dict[str, Any] = {}
+    planned: bool = False  # its code is not in this version
 
 
 class OpChoice(Frozen, frozen=True, kw_only=True):

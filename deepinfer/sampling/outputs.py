@@ -36,7 +36,7 @@ class RequestOutput(msgspec.Struct, kw_only=True):
     outputs: list[Completion]
     prompt_logprobs: list[dict[int, float] | None] | None = None  # by position; position 0 has none
     timings: Timings = msgspec.field(default_factory=Timings)
-    notices: tuple[str, ...] = ()  # what the chat format overrode
+    notices: tuple[str, ...] = ()  # what the chat format overrode, and what nothing enforces
 
     @property
     def text(self) -> str:
@@ -64,7 +64,10 @@ class RequestOutput(msgspec.Struct, kw_only=True):
 
 
 class StreamEvent(msgspec.Struct, kw_only=True):
-    """News of one answer. `text` is new text, never half a character; the last event has a `finish_reason`."""
+    """News of one answer. `text` is new text, never half a character; the last event has a `finish_reason`.
+
+    Of a chat, `text` is the answer's content, `reasoning` its thinking, and the last event carries the `message`.
+    """
 
     index: int
     text: str
@@ -72,6 +75,9 @@ class StreamEvent(msgspec.Struct, kw_only=True):
     logprobs: list[dict[int, float]] | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
+    reasoning: str = ""
+    message: Any = None  # a `serving.codec.ChatMessage`
+    notices: tuple[str, ...] = ()  # on the first event of a chat
 
 
 def failed(message: str, prompt_token_ids: list[int] | None = None) -> RequestOutput:

@@ -13,7 +13,7 @@ import msgspec
 from deepinfer.interfaces import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy: dividing by less would overflow a float32
 MAX_LOGPROBS = 128
@@ -70,16 +70,19 @@ def find_problems(
     return problems
 
 
-def is_greedy(params: SamplingParams) -> bool:
-    return params.temperature < GREEDY_BELOW
-
-
 def from_config(sampling: msgspec.Struct) -> SamplingParams:
     """The configuration's `sampling` group as the parameters of a request that says nothing itself."""
     names = {field.name for field in msgspec.structs.fields(SamplingParams)}
     values = {name: getattr(sampling, name) for name in sampling.__struct_fields__ if name in names}
     values["logit_bias"] = values.get("logit_bias") or None
     return SamplingParams(**values)
+
+
+def asked_sampling(overrides: Iterable[str]) -> frozenset[str]:
+    """Fields of the `sampling` group that overrides, written as on the command line, set to a value of somebody's choice."""
+    pairs = [override.lstrip("+").partition("=")[::2] for override in overrides]
+    keys = {key.removeprefix("sampling.") for key, value in pairs if key.startswith("sampling.") and value != "auto"}
+    return frozenset(keys | {"temperature"} if ("sampling", "greedy") in pairs else keys)
 
 
 def _is_number(value: Any) -> bool:

@@ -55,8 +55,3 @@ def uniform(seeds: np.ndarray, positions: np.ndarray, token_ids: np.ndarray, str
 def gumbel_of(uniform_: np.ndarray) -> np.ndarray:
     """Standard Gumbel noise from uniforms in (0, 1); every value is finite, between -3.61 and 36.74."""
     return -np.log(-np.log(uniform_))
-
-
-def gumbel(seeds: np.ndarray, positions: np.ndarray, token_ids: np.ndarray, stream: int = TARGET) -> np.ndarray:
-    """Gumbel noise (float64) at each (seed, position, token id); the three arrays broadcast."""
-    return gumbel_of(uniform(seeds, positions, token_ids, stream))

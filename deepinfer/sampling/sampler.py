@@ -164,9 +164,6 @@ class Sampler:
         if k != _NONE:
             output.logprobs[r] = token_logprobs(self._logprobs(slot, logits_V, scores_V, ids_K), token_id, k)
 
-    def wants_prompt_logprobs(self, slot: int) -> bool:
-        return self._prompt_logprobs_N[slot] != _NONE
-
     def prompt_logprobs(self, slot: int, positions: np.ndarray, logits_RV: Any) -> list[TokenLogprobs]:
         """Log probabilities of the prompt's own tokens at `positions` (1 … prompt tokens - 1), a row of logits for each.
 

@@ -4,8 +4,8 @@ Input, one JSON value a line (empty lines are skipped): a text, or an object wit
     "prompt"            a text, one user message
     "messages"          a conversation in Chat Completions form
     "prompt_token_ids"  ids, taken as they are
-and optionally "id" (given back), "sampling" (fields of SamplingParams over the defaults), and for the first two "thinking",
-"tools", "tool_choice", "response_format".
+and optionally "id" (given back), "sampling" (fields of SamplingParams over the defaults; temperature and top_p given here
+win over the chat format's), and for the first two "thinking", "tools", "tool_choice", "response_format".
 
 Output, one object a line in the order of the input: "line" (of the input, from 1), "digest" (of that line and of the
 settings), then the result. A line that cannot run becomes a record with "error".
@@ -51,8 +51,10 @@ def read_lines(path: Path, settings: str = "") -> Iterator[Line]:
                 yield Line(number, data, hashlib.sha256(settings.encode() + b"\n" + data).hexdigest()[:16])
 
 
-def job_of(line: Line, desk: Desk, defaults: SamplingParams, *, thinking: bool = False) -> Job:
-    """The job that a line asks for; one with `error` where it cannot be."""
+def job_of(
+    line: Line, desk: Desk, defaults: SamplingParams, *, thinking: bool = False, asked: frozenset[str] = frozenset()
+) -> Job:
+    """The job that a line asks for; one with `error` where it cannot be. `asked` are the `defaults` that a user set."""
     try:
         item = json.loads(line.data)
     except (ValueError, RecursionError) as error:
@@ -64,12 +66,13 @@ def job_of(line: Line, desk: Desk, defaults: SamplingParams, *, thinking: bool =
         return Job(params=defaults, error=f"line {line.number}: {problem}")
     try:
         params = _params(item.get("sampling") or {}, defaults)
-    except (msgspec.ValidationError, ValueError) as error:
+    except ValueError as error:
         return Job(params=defaults, error=f"line {line.number}: sampling: {error}")
     if "prompt_token_ids" in item:
         return desk.text(item["prompt_token_ids"], params)
     options = {"thinking": thinking} | {name: item[name] for name in _CHAT_OPTIONS if name in item}
-    return desk.chat(item["prompt"] if "prompt" in item else item["messages"], params, **options)
+    messages = item["prompt"] if "prompt" in item else item["messages"]
+    return desk.chat(messages, params, asked=asked | (item.get("sampling") or {}).keys(), **options)
 
 
 def _shape_problem(item: Any) -> str:
@@ -95,13 +98,16 @@ def _shape_problem(item: Any) -> str:
 
 
 def _params(fields: Any, defaults: SamplingParams) -> SamplingParams:
-    """The defaults with a line's own fields. Raises ValueError (msgspec's among them) with the field that is wrong."""
+    """The defaults with a line's own fields, whose values the desk checks. Raises ValueError where a field is unknown."""
     if not isinstance(fields, dict):
         raise ValueError(f"{fields!r:.60} is no object")
     unknown = [name for name in fields if name not in SamplingParams.__struct_fields__]
     if unknown:
         raise ValueError(f"unknown {', '.join(unknown)}: there are {', '.join(SamplingParams.__struct_fields__)}")
-    return msgspec.convert(msgspec.structs.asdict(defaults) | fields, SamplingParams, str_keys=True)
+    bias = fields.get("logit_bias")
+    if isinstance(bias, dict):  # a JSON object has texts as keys
+        fields = fields | {"logit_bias": {int(key) if key.isdecimal() else key: value for key, value in bias.items()}}
+    return msgspec.structs.replace(defaults, **fields)
 
 
 def record(line: Line, output: RequestOutput) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Chats to token ids and answers back to messages, by DeepSeek's own library (deepseek-recipe), in V4.1's format.
 
 The library renders and parses; it enforces nothing. So this file refuses what cannot be rendered for this tokenizer, says
-which sampling parameters the format overrides, drops end-of-sequence tokens (the library keeps them as text), and checks tool
-calls before anyone executes them.
+which sampling parameters the format overrides and what nothing enforces, drops end-of-sequence tokens (the library keeps
+them as text), and checks tool calls before anyone executes them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import deepseek_recipe as recipe
 import msgspec
 
 from deepinfer.interfaces import SamplingParams
-from deepinfer.sampling.text_stream import TextStream
+from deepinfer.serving.chat_reader import MODEL, ChatReader, processor, raw_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from deepinfer.sampling.tokenizer import BpeTokenizer
 
-_MODEL = "DeepSeek-V4.1-Flash"  # the library's name of this format, whatever the weights are
 _ROLES = "system, user, assistant, tool, latest_reminder"
 
 
@@ -50,7 +49,8 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """A rendered conversation: what goes to the engine, and what is needed to read the answer.
 
-    `params` are the asked ones with the format's overrides; `notices` says each override in a sentence.
+    `params` are the asked ones with the format's overrides; `notices` says in a sentence each override, each value that the
+    format would have overridden, and each wish that only the prompt tells the model.
     """
 
     prompt_ids: list[int]
@@ -73,6 +73,7 @@ class Codec:
         messages: str | Sequence[dict[str, Any]],
         params: SamplingParams,
         *,
+        asked: Collection[str] = (),
         thinking: bool = False,
         tools: Sequence[dict[str, Any]] | None = None,
         tool_choice: Any = None,
@@ -80,10 +81,11 @@ class Codec:
     ) -> ChatPrompt:
         """Prompt ids (BOS included) of a conversation in Chat Completions form; a str is one user message.
 
-        A conversation that ends in an assistant message is continued there. Raises ChatError.
+        A conversation that ends in an assistant message is continued there. `asked` names the fields of `params` that somebody
+        chose: those the format leaves alone, any other it may override. Raises ChatError.
         """
         body: dict[str, Any] = {
-            "model": _MODEL,
+            "model": MODEL,
             "messages": _checked(messages),
             "thinking": {"type": "enabled" if thinking else "disabled"},
             "temperature": params.temperature,
@@ -98,7 +100,8 @@ class Codec:
         request = _converted(body, self._options)
         rendered = self._encoding.render_conversation(request.conversation)
         self._check_special_tokens({rendered.prompt[start:end] for start, end in rendered.special_ranges})
-        params, notices = _overridden(params, request.inference_options, thinking)
+        params, notices = _overridden(params, request.inference_options, thinking, asked)
+        notices += _unenforced(tool_choice, response_format)
         return ChatPrompt(
             prompt_ids=self._encoding.encode(request.conversation), params=params, notices=notices, request=request
         )
@@ -106,15 +109,14 @@ class Codec:
     def parse(self, prompt: ChatPrompt, token_ids: Sequence[int], finish_reason: str) -> ChatMessage:
         """The message that an answer's tokens make, stop strings cut; `finish_reason` is the engine's."""
         raw = self._raw_text(prompt.params, token_ids)
-        chunks = recipe.ChatCompletionRequest.chunk_generator(prompt.request, "answer", _MODEL)
-        stream = recipe.StreamProcessor(chunks, prompt.request.parsing_options)
+        stream = processor(prompt)
         reason = recipe.InferenceFinishReason
         news = stream.push(recipe.InferenceChunk.text(raw, len(token_ids)))
         news += stream.push(recipe.InferenceChunk.finish(reason.Length if finish_reason == "length" else reason.Stop))
         news += stream.finish()
-        response = recipe.ChatCompletionResponse("answer", _MODEL, 0, len(prompt.prompt_ids), 0)
+        response = recipe.ChatCompletionResponse("answer", MODEL, 0, len(prompt.prompt_ids), 0)
         for chunk in news:
-            response.accumulate(chunk)  # type: ignore[arg-type]  # this generator makes chunks of this kind only
+            response.accumulate(chunk)
         choice = json.loads(response.to_json())["choices"][0]
         message = choice["message"]
         calls = tuple(
@@ -129,9 +131,13 @@ class Codec:
             problems=tuple(_call_problems(calls, prompt.request.conversation)),
         )
 
+    def reader(self, prompt: ChatPrompt) -> ChatReader:
+        """For one answer that is read while it grows."""
+        return ChatReader(prompt, self._tokenizer, self._eos_token_ids)
+
     def _raw_text(self, params: SamplingParams, token_ids: Sequence[int]) -> str:
         """The answer's text with markers such as </think> kept, end-of-sequence tokens dropped."""
-        stream = TextStream(self._tokenizer, msgspec.structs.replace(params, skip_special_tokens=False))
+        stream = raw_stream(self._tokenizer, params)
         text, _ = stream.push([token_id for token_id in token_ids if token_id not in self._eos_token_ids])
         return text + stream.finish()
 
@@ -182,17 +188,36 @@ def _converted(body: dict[str, Any], options: recipe.ConversionOptions) -> recip
 
 
 def _overridden(
-    params: SamplingParams, options: recipe.InferenceOptions, thinking: bool
+    params: SamplingParams, options: recipe.InferenceOptions, thinking: bool, chosen: Collection[str]
 ) -> tuple[SamplingParams, tuple[str, ...]]:
-    """The format's temperature and top_p where they are not the asked ones (the library rounds to float32)."""
+    """The format's temperature and top_p where nobody chose other ones (the library rounds to float32)."""
     changes, notices = {}, []
     for name in ("temperature", "top_p"):
         asked, given = getattr(params, name), getattr(options, name)
         if abs(asked - given) > 1e-6:
-            changes[name] = round(given, 6)
             mode = "thinking" if thinking else "non-thinking"
+            if name in chosen:
+                notices.append(
+                    f"{name}={asked:g} stays as asked; V4.1's chat format recommends {given:g} in {mode} mode"
+                )
+                continue
+            changes[name] = round(given, 6)
             notices.append(f"{name}={asked:g} becomes {changes[name]:g}: V4.1's chat format fixes it in {mode} mode")
     return msgspec.structs.replace(params, **changes), tuple(notices)
+
+
+def _unenforced(tool_choice: Any, response_format: Any) -> tuple[str, ...]:
+    """What the prompt asks of the model and no grammar makes sure of."""
+    notices = []
+    if isinstance(response_format, dict) and response_format.get("type") != "text":
+        notices.append(
+            "response_format is not enforced: grammar=none, so the prompt asks for it and the answer may differ"
+        )
+    if tool_choice == "required" or isinstance(tool_choice, dict):
+        notices.append(
+            "tool_choice is not enforced: grammar=none, so the prompt asks for a call and the answer may lack it"
+        )
+    return tuple(notices)
 
 
 def _call_problems(calls: tuple[ToolCall, ...], conversation: recipe.Conversation) -> list[str]:

@@ -10,12 +10,13 @@ import numpy as np
 
 from deepinfer.interfaces import SamplingParams
 from deepinfer.sampling.params import find_problems
-from deepinfer.serving.codec import ChatError, ChatMessage, ChatPrompt, Codec
+from deepinfer.serving.codec import ChatError, ChatMessage, ChatPrompt, ChatReader, Codec
 
 if TYPE_CHECKING:
     from deepinfer.sampling.tokenizer import BpeTokenizer
 
-Prompt = str | Sequence[int] | np.ndarray
+Prompt = str | Sequence[int] | np.ndarray | dict[str, Any]
+_PROMPT_KEYS = ("prompt", "prompt_token_ids")
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -78,7 +79,14 @@ class Desk:
             self._codec = Codec(self._tokenizer, self._eos_token_ids)
         return self._codec
 
-    def _ids_of(self, prompt: Prompt) -> list[int]:
+    def reader(self, job: Job) -> ChatReader:
+        """Takes one answer to a chat job apart while it grows."""
+        assert job.chat is not None, "only chats are answered with messages"
+        return self.codec.reader(job.chat)
+
+    def _ids_of(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, dict):
+            prompt = _unwrapped(prompt)
         if isinstance(prompt, str):
             if self._tokenizer is None:
                 raise ValueError("this model has no tokenizer.json: give the prompt as a list of token ids")
@@ -102,6 +110,22 @@ class Desk:
             problems.append("stop and bad_words are texts, and this model has no tokenizer.json: use stop_token_ids")
         job.error = "; ".join(problems) or None
         return job
+
+
+def _unwrapped(prompt: dict[str, Any]) -> Any:
+    """What stands in {"prompt": "…"} or {"prompt_token_ids": […]}."""
+    if len(prompt) != 1 or next(iter(prompt)) not in _PROMPT_KEYS:
+        hint = "; a message of a conversation goes to chat()" if "role" in prompt or "messages" in prompt else ""
+        raise ValueError(f"a prompt that is a dict has one key, {' or '.join(_PROMPT_KEYS)}; got {prompt!r:.80}{hint}")
+    ((key, value),) = prompt.items()
+    if isinstance(value, str) != (key == "prompt"):
+        raise ValueError(f"{key!r} is {value!r:.80}: 'prompt' is a text, 'prompt_token_ids' a list of token ids")
+    return value
+
+
+def is_conversation(value: Any) -> bool:
+    """Whether this is one list of messages (and neither a prompt nor a list of conversations)."""
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], dict) and "role" in value[0]
 
 
 def is_ids(prompt: Any) -> bool:

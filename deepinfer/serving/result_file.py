@@ -26,7 +26,7 @@ class ForeignOutput(ValueError):
 
 
 class ResultFile:
-    """Opened for one run; `done` counts the records that are there already.
+    """Opened for one run; `done` counts the records that are there already, `failed` those of them that hold an error.
 
     A last record without its line end was cut off by a crash: it is removed and made again. Raises ForeignOutput, touching
     nothing, where the records are not those of `lines` in their order.
@@ -34,6 +34,7 @@ class ResultFile:
 
     def __init__(self, path: Path, lines: Iterable[Line]) -> None:
         self.path = path
+        self.failed = 0
         self._file: BinaryIO = path.open("a+b")
         try:
             self._lock()
@@ -89,6 +90,7 @@ class ResultFile:
                 raise self._foreign(f"its line {count + 1} is no record") from None
             if not same:
                 raise self._foreign(f"its record {count + 1} is of another line, or was made with other settings")
+            self.failed += any("error" in answer for answer in found.get("answers") or [found])
             count, end = count + 1, end + len(data)
         return count, end
 

@@ -65,3 +65,41 @@ def test_impossible_topologies_are_named(tiny_a: dict[str, Any], key: str, value
 def test_another_family_is_refused() -> None:
     with pytest.raises(ConfigErrors, match="deepseek_v3"):
         parse_config({"model_type": "deepseek_v3", "text_config": {}})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "word"),
+    [
+        ("num_experts_per_tok", 0, "at least 1"),
+        ("hc_sinkhorn_iters", 10**9, "change nothing"),
+        ("hc_sinkhorn_iters", 10**30, "hc_sinkhorn_iters"),
+        ("sliding_window", -1, "sliding_window is -1"),
+        ("sliding_window", 2**22, "max_position_embeddings"),
+        ("vocab_size", -1, "vocab_size is -1"),
+        ("vocab_size", 2, "the vocabulary has 2 tokens"),
+        ("compress_rope_theta", float("nan"), "compress_rope_theta is nan"),
+        ("rope_theta", 0, "rope_theta is 0"),
+        ("rms_norm_eps", -1, "rms_norm_eps is -1"),
+        ("swiglu_limit", float("nan"), "swiglu_limit"),
+        ("routed_scaling_factor", float("inf"), "routed_scaling_factor"),
+        ("candidate_topk_blocks", 10**9, "a sequence has at most"),
+        ("index_n_heads", -1, "index_n_heads"),
+        ("engram_n_heads", 0, "engram_n_heads"),
+        ("engram_num_embeddings", [-1, -1], "every table needs a row"),
+        ("engram_max_ngram_size", 1, "from 2 to 8"),
+        ("engram_pad_token_id", 5000, "engram_pad_token_id"),
+        ("num_nextn_predict_layers", -1, "num_nextn_predict_layers"),
+        ("dspark_markov_rank", 0, "dspark_markov_rank"),
+    ],
+)
+def test_numbers_that_cannot_be_are_named(tiny_a: dict[str, Any], key: str, value: Any, word: str) -> None:
+    tiny_a["text_config"][key] = value
+    with pytest.raises(ConfigErrors, match=word):
+        parse_config(tiny_a)
+
+
+def test_all_impossible_numbers_at_once(tiny_a: dict[str, Any]) -> None:
+    tiny_a["text_config"] |= {"head_dim": 0, "rope_theta": -1.0, "index_topk": 0}
+    with pytest.raises(ConfigErrors) as caught:
+        parse_config(tiny_a)
+    assert len(caught.value.problems) == 3

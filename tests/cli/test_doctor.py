@@ -25,7 +25,7 @@ SHEETS = {option: sheet for option, sheet in chip_sheets().items() if sheet["kin
 def equipped(sheet: dict[str, Any]) -> MachineFacts:
     """A machine on which a target lacks nothing."""
     architecture = sheet["architecture"]["value"]
-    device = Device(vendor="huawei", name="Ascend950DT")
+    device = Device(vendor="huawei", name=sheet["name"].removeprefix("Huawei ").replace(" ", ""))
     if sheet["kind"] == "cuda":
         device = Device(vendor="nvidia", name=sheet["name"], compute_capability=CAPABILITY[architecture])
     return MachineFacts(
@@ -178,8 +178,11 @@ def test_plain_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in text
     assert re.search(r"^  memory +8\.6 GB, 4\.3 GB free$", text, re.MULTILINE)
     assert re.search(r"^  device +none found$", text, re.MULTILINE)
-    assert re.search(r"^  cpu +ready +CPU$", text, re.MULTILINE)
-    assert re.search(r"lacks +cann +≥ 9\.2 +- +install CANN 9\.2", text)
+    assert re.search(r"^  cpu +ready +CPU +-$", text, re.MULTILINE)
+    assert re.search(r"^  cann +≥ 9\.2 +- +ascend950 ascend950dt ascend950pr +install CANN 9\.2", text, re.MULTILINE)
+    assert re.search(
+        r"^  h200 +plan only: no code in this version +NVIDIA H200 SXM +device, driver", text, re.MULTILINE
+    )
     assert re.search(r"^  numpy +lacks +≥ 1\.26 +- .*pip install -e \.$", text, re.MULTILINE)
     assert re.search(r"^  xgrammar +optional .*pip install -e '\.\[xgrammar\]'$", text, re.MULTILINE)
 
@@ -195,7 +198,7 @@ def test_json_report(capsys: pytest.CaptureFixture[str]) -> None:
 def test_report_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     titles = [line for line in capsys.readouterr().out.splitlines() if line and not line.startswith(" ")]
-    assert titles == ["this machine", "hardware targets", "libraries"]
+    assert titles == ["this machine", "hardware targets", "what targets lack", "libraries"]
 
 
 def test_a_report_is_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,3 +213,35 @@ def test_tables_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: p
     text = capsys.readouterr().out
     assert "hardware targets" in text and "to get it" in text and "ascend950pr" in text
     assert "pip install -e '.[xgrammar]'" in text
+
+
+def test_one_target_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "hardware=h200"]) == 0
+    text = capsys.readouterr().out
+    assert "h200" in text and "gb200" not in text and "ascend" not in text and "fastapi" not in text
+    assert main(["doctor", "hardware=h200", "format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)["targets"].keys() == {"h200"}
+
+
+def test_what_targets_lack_is_said_once() -> None:
+    (rows,) = [rows for title, _, rows in doctor.tables(machine=Bare()) if title == "what targets lack"]
+    assert len({row[:2] for row in rows}) == len(rows)
+    assert all(row[-1] for row in rows)
+
+
+def test_a_chip_of_the_same_architecture_is_another_chip() -> None:
+    sheets = {option: SHEETS[option] for option in ("h100", "h200")}
+    (h100, h200) = targets(sheets, equipped(SHEETS["h100"]))
+    assert lacking(h100) == [] and lacking(h200) == ["device"]
+
+
+def test_a_wheel_is_not_told_to_install_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepinfer.config.libraries.IN_CHECKOUT", False)
+    assert BY_NAME["fastapi"].get == "pip install 'fastapi>=0.115'"
+    assert BY_NAME["deepinfer-gemm"].get == "pip install --no-build-isolation deepinfer-gemm"
+    assert not any("-e" in library.get.split() for library in LIBRARIES)
+
+
+def test_a_virtual_chip_is_no_target(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "hardware=virtual"]) == 2
+    assert "type: doctor\n" in capsys.readouterr().err

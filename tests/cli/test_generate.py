@@ -14,18 +14,27 @@ from toy_llm import make_llm, make_tokenizer
 from deepinfer.api import LLM
 from deepinfer.cli.generate import DEMO
 from deepinfer.cli.main import main
+from deepinfer.cli.termination import Termination
+from deepinfer.interfaces import SamplingParams
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "fixtures" / "golden" / "tiny_a"
+
+
+def _toy(folder: Path, asked: frozenset[str]) -> LLM:
+    llm = make_llm(make_tokenizer(folder))
+    llm.asked = asked
+    return llm
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Runs a command line on the toy model: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(LLM, "from_plan", classmethod(lambda cls, plan: make_llm(make_tokenizer(tmp_path))))
+    monkeypatch.setattr(LLM, "from_plan", classmethod(lambda cls, plan, **options: _toy(tmp_path, **options)))
 
     def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
         code = main([f"model.path={GOLDEN}", *arguments])
         out, err = capsys.readouterr()
         return code, out, err
@@ -54,6 +63,42 @@ def test_thinking_shows_both_parts_and_says_what_the_format_overrides(run) -> No
     assert "temperature=0 becomes 1" in err
 
 
+def test_what_the_command_line_sets_stays(run) -> None:
+    code, _, err = run("prompt=x", "task.thinking=true", "sampling.temperature=0")
+    assert code == 0 and "becomes" not in err and "temperature=0 stays as asked" in err and "recommends 1 " in err
+
+
+def test_log_probabilities_are_shown_a_token_a_line(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def made(cls, plan, asked) -> LLM:
+        llm = _toy(tmp_path, asked)
+        llm.default_params = SamplingParams(temperature=0.0, max_tokens=3, logprobs=2, prompt_logprobs=0)
+        return llm
+
+    monkeypatch.setattr(LLM, "from_plan", classmethod(made))
+    code, out, err = run("prompt=x", "sampling.logprobs=2")
+    tokens = [line for line in err.splitlines() if line.startswith("token ")]
+    assert (code, out) == (0, "abc\n") and len(tokens) == 3
+    assert "'a' -0.0" in tokens[0] and tokens[0].count("'") == 4
+    assert (
+        sum(line.startswith("prompt ") for line in err.splitlines()) == 4
+    )  # all but BOS of BOS, User, x, Assistant, </think>
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_prompt_is_refused(run, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    for prompt in (text, "-"):
+        code, out, err = run(f"prompt={prompt}")
+        assert code == 2 and out == "" and "nothing to answer" in err
+
+
+@pytest.mark.parametrize("options", [["executor=simulated"], ["hardware=virtual"]])
+def test_a_simulation_runs_and_says_what_it_is(run, options: list[str]) -> None:
+    """What the plan decides counts, not what was asked."""
+    code, out, err = run("prompt=x", *options)
+    assert code == 0 and out and "tokens are invented" in err
+
+
 def test_a_prompt_that_cannot_run_is_one_sentence(run) -> None:
     code, out, err = run(f"prompt={'x' * 600}")
     assert code == 1 and out == "" and "512" in err.splitlines()[-1] and "Traceback" not in err
@@ -78,7 +123,7 @@ def test_a_file_becomes_records_in_order_and_bad_lines_stop_nothing(run, tmp_pat
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
     code, out, err = run("prompts=in.jsonl", "output=out.jsonl")
     found = records((tmp_path / "out.jsonl").read_text())
-    assert code == 0 and out == "" and "4 results (1 with errors)" in err
+    assert code == 1 and out == "" and "4 results (1 with errors)" in err
     assert [item["line"] for item in found] == [1, 2, 3, 5]
     assert found[0]["text"] == found[3]["message"]["content"] == "abcdefghijklmnopqrstuvwxyz"
     assert "no JSON" in found[1]["error"] and found[2]["id"] == "k" and len(found[2]["token_ids"]) == 3
@@ -97,10 +142,29 @@ def test_a_second_run_does_only_what_is_missing(run, tmp_path: Path) -> None:
     whole = (tmp_path / "out.jsonl").read_text()
     (tmp_path / "in.jsonl").write_text('"a"\n"b"\n"c"\n')
     _, _, err = run("prompts=in.jsonl", "output=out.jsonl")
-    assert "2 of 3 results are there already" in err and "1 results" in err
+    assert "2 of 3 results are there already" in err and "1 result (0 with errors)" in err
     assert (tmp_path / "out.jsonl").read_text().startswith(whole) and len(
         records((tmp_path / "out.jsonl").read_text())
     ) == 3
+
+
+def test_a_run_that_is_complete_says_so_and_remembers_its_errors(run, tmp_path: Path) -> None:
+    for text, expected in (('"a"\n', 0), ('"a"\n{\n', 1)):
+        (tmp_path / "in.jsonl").write_text(text)
+        assert run("prompts=in.jsonl", "output=out.jsonl")[0] == expected
+        code, _, err = run("prompts=in.jsonl", "output=out.jsonl")
+        assert code == expected and "all there already" in err and "tokens/s" not in err
+    assert "2 results (1 with errors)" in err
+    (tmp_path / "in.jsonl").write_text('"a"\n{\n"c"\n')
+    assert run("prompts=in.jsonl", "output=out.jsonl")[0] == 1
+
+
+def test_notices_of_a_file_are_said_once(run, tmp_path: Path) -> None:
+    line = '{"prompt": "json", "sampling": {"top_p": 0.5}, "response_format": {"type": "json_object"}}\n'
+    (tmp_path / "in.jsonl").write_text(line * 3)
+    code, out, err = run("prompts=in.jsonl")
+    assert code == 0 and all(len(item["notices"]) == 2 for item in records(out))
+    assert err.count("response_format is not enforced") == err.count("top_p=0.5 stays as asked") == 1
 
 
 @pytest.mark.parametrize(("lines", "options"), [('"z"\n', []), ('"a"\n', ["sampling.top_k=3"])])
@@ -120,13 +184,17 @@ def test_an_output_of_another_input_or_other_settings_is_refused(
     [
         (["prompts=none.jsonl"], "no such file"),
         (["prompts=."], "a folder"),
+        (["prompts=-"], "prompt=-"),
         (["prompts=in.jsonl", "output=nowhere/out.jsonl"], "nowhere"),
         (["prompts=in.jsonl", "output=in.jsonl"], "very file"),
         (["output=out.jsonl"], "no prompts="),
     ],
 )
-def test_paths_that_cannot_be_are_config_errors(run, tmp_path: Path, arguments: list[str], hint: str) -> None:
+def test_paths_that_cannot_be_are_config_errors(
+    run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], hint: str
+) -> None:
     (tmp_path / "in.jsonl").write_text('"a"\n')
+    monkeypatch.setattr(LLM, "from_plan", None)  # nothing is built for them
     code, out, err = run(*arguments)
     assert code == 2 and hint in err and "Traceback" not in err and out == ""
     assert (tmp_path / "in.jsonl").read_text() == '"a"\n'
@@ -138,7 +206,37 @@ def test_hardware_that_is_not_here_is_planned_and_refused_in_one_sentence(
     code = main(["hardware=ascend950", "parallel=ep64"])
     out, err = capsys.readouterr()
     assert code == 4 and "v41_flash" in out and "64 × Huawei Ascend 950" in err and "no accelerator" in err
-    assert len(err.splitlines()) == 1
+    assert len(err.splitlines()) == 1 and "no code for Huawei Ascend 950" in err and "type hardware=cpu" in err
+
+
+def test_sigterm_ends_like_ctrl_c_with_a_code_of_its_own(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def made(cls, plan, asked) -> LLM:
+        llm = _toy(tmp_path, asked)
+        steps = iter(range(3))
+        llm.engine.executor.on_step = lambda: next(steps, None) == 2 and signal.raise_signal(signal.SIGTERM)
+        return llm
+
+    monkeypatch.setattr(LLM, "from_plan", classmethod(made))
+    (tmp_path / "in.jsonl").write_text('"a"\n' * 30)
+    code, _, err = run("prompt=x")
+    assert code == 143 and err.splitlines()[-1] == "deepinfer: terminated"
+    code, _, err = run("prompts=in.jsonl", "output=out.jsonl")
+    assert code == 143 and "goes on from" in err.splitlines()[-1] and "Traceback" not in err
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    monkeypatch.setattr(LLM, "from_plan", classmethod(lambda cls, plan, asked: _toy(tmp_path, asked)))
+    assert run("prompts=in.jsonl", "output=out.jsonl")[0] == 0
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 30
+
+
+def test_sigterm_is_heard_where_ctrl_c_is_ignored() -> None:
+    """As in a background job of a script."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Termination() as termination, pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        assert termination.asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 SLOW_RUN = """

@@ -100,6 +100,12 @@ def test_faults(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], 
         ),
         ("sampling.top_k", ("sampling=greedy",), ["asked     0 (conf/sampling/default.yaml)"]),
         ("sampling.temperature", ("sampling=greedy",), ["asked     0.0 (conf/sampling/greedy.yaml)"]),
+        ("model.name", (), ["model.name = v41_flash", "asked     auto (conf/model/auto.yaml)"]),
+        ("cache.num_blocks", ("cache.num_blocks=9",), ["cache.num_blocks = 9"]),
+        ("ops", (), ["ops.linear = ascend", "ops.attention = ascend"]),
+        ("attention", (), ["ops.attention = ascend", "because   first of the chip's list"]),
+        ("workspace", (), ["because   estimate"]),
+        ("memory", (), ["memory.embed = 1,323,827,200 B a rank", "because   estimate"]),
         ("model", (), ["model = v41_flash", "asked     auto (conf/config.yaml)", "second    v41_tiny"]),
         ("hardware", (), ["asked     ascend950 (command line: hardware=ascend950)"]),
         ("model.revision", ("model.revision=abc",), ["asked     abc"]),
@@ -119,4 +125,22 @@ def test_explain(capsys: pytest.CaptureFixture[str], key: str, arguments: tuple[
 
 def test_explain_of_an_unknown_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *LITERAL, "explain=model.dtpye"]) == 2
+    assert "plan explain=model.dtype" in capsys.readouterr().err
+
+
+def test_explain_of_a_number_that_the_plan_settled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *LITERAL, "format=json"]) == 0
+    blocks = json.loads(capsys.readouterr().out)["capacity"]["num_blocks"]
+    assert main(["plan", *LITERAL, "explain=cache.num_blocks"]) == 0
+    assert capsys.readouterr().out.startswith(
+        f"cache.num_blocks = {blocks}\n  asked     auto (conf/cache/paged.yaml)\n"
+    )
+
+
+def test_explain_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *LITERAL, "explain=model.dtype", "format=json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["key"], told["value"], told["asked"]) == ("model.dtype", "bfloat16", "auto")
+    assert told["origin"] == "conf/model/auto.yaml" and told["because"] and told["second"] == "float32"
+    assert main(["plan", *LITERAL, "explain=model.dtype", "format=mermaid"]) == 2
     assert "plan explain=model.dtype" in capsys.readouterr().err

@@ -94,6 +94,20 @@ def test_mistakes(argv: list[str], found: str, fix: str) -> None:
     assert (problem.found, problem.fix) == (found, fix)
 
 
+def test_a_prompt_without_quotes_is_one_problem() -> None:
+    line = parse(["prompt=What", "is", "1", "+", "1?", "sampling.n=2"])
+    (problem,) = line.problems
+    assert problem.asked == "prompt=What is 1 + 1?" and problem.fix == "prompt='What is 1 + 1?'"
+    assert line.overrides == ("sampling.n=2",)
+
+
+@pytest.mark.parametrize(("argv", "flag", "verb"), [(["help"], "--help", None), (["help", "plan"], "--help", "plan")])
+def test_help_and_version_are_words_too(argv: list[str], flag: str, verb: str | None) -> None:
+    line = parse(argv)
+    assert line.has_flag(flag) and (line.verb, line.problems) == (verb, ())
+    assert parse(["version"]).has_flag("--version") and parse(["prompt=help"]).flags == ()
+
+
 def test_all_mistakes_are_collected() -> None:
     line = parse(["serv", "--tp=8", "format=jsn", "parallel", "cache=prefix"])
     assert [problem.asked for problem in line.problems] == ["--tp", "serv", "format=jsn", "parallel"]

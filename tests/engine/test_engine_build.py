@@ -95,7 +95,7 @@ def test_everything_without_code_is_refused_by_name_and_at_once() -> None:
     with pytest.raises(Refused) as caught:
         build_graph(plan)
     asked = [problem.asked for problem in caught.value.problems]
-    assert {"cache=prefix", "grammar=llguidance", "8 ranks"} <= set(asked)
+    assert {"cache=prefix", "grammar=llguidance", "parallel: 8 ranks"} <= set(asked)
     assert caught.value.exit_code == ExitCode.OTHER
 
 

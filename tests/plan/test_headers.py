@@ -59,7 +59,7 @@ def test_tensors_are_optional(folder: Path) -> None:
     [
         (lambda f: (f / "config.json").unlink(), "config.json is missing"),
         (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
-        (lambda f: (f / "config.json").write_text("[1]"), "config.json holds a list"),
+        (lambda f: (f / "config.json").write_text("[1]"), "config.json cannot be read: it holds a list"),
         (lambda f: (f / headers.INDEX).write_text("{}"), "index.json cannot be read"),
         (lambda f: (f / "b.safetensors").write_bytes(b"abc"), "b.safetensors cannot be read: header length"),
         (lambda f: (f / "b.safetensors").write_bytes(b""), "b.safetensors cannot be read"),

@@ -45,11 +45,11 @@ BROKEN = [  # what clears the way, what breaks the rule, the asked part of the r
         "sampling.reproducible=true",
     ),
     (TINY, ("model.max_model_len=100000",), "model.max_model_len=100000"),
-    (TINY, ("scheduler.max_num_seqs=4096",), "scheduler.max_num_batched_tokens=2048"),
+    (TINY, ("scheduler.max_num_seqs=4096",), "scheduler.max_num_seqs=4096"),
     (
         TINY,
         ("speculation=ngram", "scheduler.max_num_seqs=500"),
-        "scheduler.max_num_batched_tokens=2048",
+        "scheduler.max_num_seqs=500",
     ),
     (TINY, ("scheduler.max_prefill_tokens=4096",), "scheduler.max_prefill_tokens=4096"),
     (TINY, ("sampling.min_tokens=200",), "sampling.min_tokens=200"),
@@ -124,3 +124,42 @@ def test_without_a_config_there_is_no_layout_to_judge(plan_of: PlanOf, tmp_path:
 def test_valid_splits_are_listed(plan_of: PlanOf) -> None:
     with pytest.raises(PlanErrors, match=r"split 1, 2, 4, 8, 16, 32 or 64 ways"):
         plan_of(*FLASH, "parallel.expert=3", "speculation=dspark")
+
+
+def test_one_way_to_split_is_no_choice(plan_of: PlanOf) -> None:
+    with pytest.raises(PlanErrors, match=r"1 rank is not divisible by 3; these ranks and experts cannot be split"):
+        plan_of(*TINY, "parallel.expert=3")
+
+
+@pytest.mark.parametrize("key", ["repo", "revision"])
+def test_a_repository_that_nobody_reads_is_refused(plan_of: PlanOf, key: str) -> None:
+    with pytest.raises(PlanErrors) as refused:
+        plan_of(f"model.{key}=nosuch")
+    (problem,) = [problem for problem in refused.value.problems if problem.asked == f"model.{key}=nosuch"]
+    assert "ships with deepinfer" in problem.found and problem.fix == "model=v41_flash"
+    location = plan_of("hardware=gb300", "parallel=ep64", f"model.{key}=nosuch").model.location
+    assert "nosuch" in location.split("@")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"max_num_seqs": 100000},
+        {"max_num_seqs": 100000, "max_num_batched_tokens": 100000},
+        {"max_num_seqs": 10000, "max_num_batched_tokens": 100000, "max_prefill_tokens": 100000},
+        {"max_num_batched_tokens": 100000, "max_prefill_tokens": 100000},
+    ],
+    ids=["sequences", "sequences and rows", "all", "rows"],
+)
+def test_a_step_too_large_for_the_memory_is_made_smaller(plan_of: PlanOf, broken: dict[str, int]) -> None:
+    with pytest.raises(PlanErrors) as refused:
+        plan_of(*TINY, *(f"scheduler.{key}={value}" for key, value in broken.items()))
+    assert refused.value.problems
+    fixes = {fix for problem in refused.value.problems for fix in problem.fix.split()}
+    assert len({fix.partition("=")[0] for fix in fixes}) == len(fixes), "contradicting remedies"
+    plan_of(*TINY, *(f"scheduler.{key}={value}" for key, value in broken.items()), *fixes)
+
+
+def test_weights_that_grow_in_memory_are_explained(plan_of: PlanOf) -> None:
+    with pytest.raises(PlanErrors, match=r"the checkpoint's 510\.3 GB, packed FP8 and FP4, become float32 here; "):
+        plan_of("model=v41_flash", "hardware=cpu")

@@ -66,3 +66,19 @@ def test_mermaid_draws_every_node_and_arrow(plan_of: PlanOf) -> None:
     assert lines[0] == "flowchart LR"
     assert sum("-->" in line for line in lines) == sum(len(node.needs) for node in plan.graph)
     assert sum("[" in line for line in lines) == len(plan.graph)
+
+
+def test_parts_without_code_are_marked(plan_of: PlanOf) -> None:
+    assert not any(node.planned for node in plan_of(*TINY).graph)
+    plan = plan_of(*EVERYTHING)
+    for node in plan.graph:
+        assert node.planned == (bool(node.implementation) and not _imports(node.implementation)), node.implementation
+    assert any(node.planned for node in plan.graph)
+    assert "DistributedExecutor (planned)" in mermaid(plan)
+
+
+def _imports(implementation: str) -> bool:
+    try:
+        return bool(importlib.import_module(implementation.partition(":")[0]))
+    except ModuleNotFoundError:
+        return False

@@ -100,3 +100,28 @@ def test_differences_are_shown(plan_of: PlanOf, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(raw))
     text = render.text(plan_of("model=v41_tiny", "model.weights=dummy", f"model.path={tmp_path}"))
     assert "model    differs        text_config.index_topk: 64 in the checkpoint, 128 in v41_tiny" in text.splitlines()
+
+
+def test_a_checkpoint_goes_by_its_own_name(plan_of: PlanOf) -> None:
+    folder = Path(__file__).parents[1] / "fixtures" / "golden" / "tiny_a"
+    plan = plan_of("model=v41_flash", f"model.path={folder}")
+    first, *_, last = render.summary(plan).splitlines()
+    assert first.startswith("plan    tiny_a on CPU")
+    assert last == f"warning its config.json differs from v41_flash in {len(plan.model.differences)} values"
+    lines = render.text(plan).splitlines()
+    assert sum(line.startswith("model    differs") for line in lines) == render.SHOWN + 1
+    assert any(line.startswith("note") and "differs from v41_flash in" in line for line in lines)
+
+
+def test_the_summary_adds_up(case_of: Callable[[str], Plan]) -> None:
+    plan = case_of("laptop")
+    (memory,) = [line for line in render.summary(plan).splitlines() if line.startswith("memory")]
+    assert memory == (
+        "memory  1.26 GB a rank: weights 43.8 MB, cache 70.8 MB, state 13.2 MB, workspace 1.13 GB (estimate)"
+    )
+
+
+def test_what_was_typed_is_in_the_text(case_of: Callable[[str], Plan]) -> None:
+    plan = case_of("laptop")
+    lines = render.text(plan, ["hardware=cpu", "sampling.top_k=5", "parallel@deploy.prefill.parallel=ep4"]).splitlines()
+    assert [line for line in lines if line.startswith("plan     set")] == ["plan     set            sampling.top_k=5"]

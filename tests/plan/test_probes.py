@@ -3,7 +3,7 @@
 import pytest
 
 from deepinfer.config.env import Foreign, foreign
-from deepinfer.config.facts import chip_sheets, hardware_options, match_option
+from deepinfer.config.facts import chip_sheets, hardware_options, is_chip, match_option
 from deepinfer.config.machine import Host
 from deepinfer.config.probes import Device, probe_machine
 
@@ -159,11 +159,42 @@ def test_a_machine_that_tells_no_memory(machine: type) -> None:
         ("Ascend950PR", "ascend950pr"),
         ("NVIDIA A100-SXM4-80GB", None),
         ("NVIDIA H20", None),
+        ("NVIDIA GH200 480GB", None),
         ("Ascend910B3", None),
     ],
 )
 def test_devices_and_hardware_options(name: str, option: str | None) -> None:
     assert match_option(Device(vendor="any", name=name), hardware_options()) == option
+
+
+@pytest.mark.parametrize(
+    ("name", "chips"),
+    [
+        ("NVIDIA H100 80GB HBM3", {"NVIDIA H100 SXM"}),
+        ("NVIDIA H200", {"NVIDIA H200 SXM"}),
+        ("NVIDIA GB200", {"NVIDIA GB200 NVL72"}),
+        ("NVIDIA B200", {"NVIDIA B200"}),
+        ("NVIDIA GH200 480GB", set()),
+    ],
+)
+def test_a_device_is_one_chip(name: str, chips: set[str]) -> None:
+    device = Device(vendor="nvidia", name=name, compute_capability="9.0")
+    sheets = chip_sheets().values()
+    assert {
+        sheet["name"] for sheet in sheets if is_chip(device, sheet["name"], sheet["architecture"]["value"])
+    } == chips
+
+
+def test_ascend950_is_the_chip_that_it_stands_for() -> None:
+    device = Device(vendor="huawei", name="950DT")
+    sheets = {option: sheet for option, sheet in chip_sheets().items() if sheet["kind"] == "ascend"}
+    fitting = {option for option, sheet in sheets.items() if is_chip(device, sheet["name"], "ascend950")}
+    assert fitting == {"ascend950", "ascend950dt"}
+
+
+def test_a_chip_of_the_users_own_goes_by_its_architecture() -> None:
+    device = Device(vendor="nvidia", name="NVIDIA H20", compute_capability="9.0")
+    assert is_chip(device, "NVIDIA H20 96 GB", "sm90") and not is_chip(device, "NVIDIA H20 96 GB", "sm100")
 
 
 def test_environment_of_others() -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from deepinfer.interfaces import SamplingParams
-from deepinfer.sampling.params import ParamsError, find_problems, from_config, is_greedy, validate
+from deepinfer.sampling.params import ParamsError, asked_sampling, find_problems, from_config, validate
 
 V = 100
 
@@ -45,11 +45,11 @@ def test_numbers_that_are_none_are_refused_by_name(name: str, value: object) -> 
         ("prompt_logprobs", 129),
         ("ignore_eos", 1),
         ("logprobs_mode", "cooked"),
-        ("stop", "text"),
+        ("stop", 5),
         ("stop", ("",)),
         ("bad_words", (3,)),
         ("stop_token_ids", (V,)),
-        ("stop_token_ids", 7),
+        ("stop_token_ids", "x"),
     ],
 )
 def test_each_fault_is_named_once(name: str, value: object) -> None:
@@ -88,9 +88,17 @@ def test_min_tokens_above_max_tokens() -> None:
     assert "min_tokens=9" in problem and "max_tokens=8" in problem
 
 
-def test_tiny_temperatures_are_greedy() -> None:
-    assert is_greedy(SamplingParams(temperature=0)) and is_greedy(SamplingParams(temperature=1e-12))
-    assert not is_greedy(SamplingParams(temperature=1e-4))
+def test_a_single_text_or_id_is_a_list_of_one() -> None:
+    params = SamplingParams(stop=".", bad_words="no", stop_token_ids=3)
+    assert (params.stop, params.bad_words, params.stop_token_ids) == ((".",), ("no",), (3,))
+    assert msgspec.structs.replace(params, stop="ab").stop == ("ab",) and find_problems(params, V) == []
+    assert "stop_token_ids=True" in problems_of(stop_token_ids=True)[0] and "stop=5" in problems_of(stop=5)[0]
+
+
+def test_what_overrides_chose_is_known_and_auto_is_no_choice() -> None:
+    overrides = ["model=v41_tiny", "sampling.top_p=0.5", "+sampling.seed=1", "sampling.temperature=auto"]
+    assert asked_sampling(overrides) == {"top_p", "seed"}
+    assert asked_sampling(["sampling=greedy"]) == {"temperature"} and asked_sampling([]) == frozenset()
 
 
 def test_from_config_copies_what_a_request_has() -> None:

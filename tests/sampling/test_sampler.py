@@ -259,7 +259,6 @@ def test_prompt_logprobs_follow_the_prompts_tokens(mode: str) -> None:
         temperature=2.0, prompt_logprobs=2, logprobs_mode=mode, repetition_penalty=1.5, min_tokens=3, bad_words=("d",)
     )
     sampler = make(params, prompt=(3, 7, 3, 9))
-    assert sampler.wants_prompt_logprobs(0)
     logits = RNG.normal(size=(3, V)).astype(np.float32)
     found = sampler.prompt_logprobs(0, np.arange(1, 4), logits)
     assert [entry.token_ids[0] for entry in found] == [7, 3, 9]

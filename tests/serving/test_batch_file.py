@@ -55,6 +55,13 @@ def test_a_line_may_change_the_sampling(desk: Desk) -> None:
     assert (params.max_tokens, params.stop, params.logit_bias, params.temperature) == (3, ("a",), {5: 1.0}, 0.5)
 
 
+def test_what_a_line_or_the_command_line_chose_wins_over_the_format(desk: Desk) -> None:
+    line = {"prompt": "x", "thinking": True}
+    assert job(desk, line).params.temperature == 1.0
+    assert job(desk, line | {"sampling": {"temperature": 0.25, "stop": "."}}).params.temperature == 0.25
+    assert job(desk, line, asked=frozenset({"temperature"})).params.temperature == 0.5
+
+
 @pytest.mark.parametrize(
     ("value", "hint"),
     [
@@ -74,7 +81,9 @@ def test_a_line_may_change_the_sampling(desk: Desk) -> None:
         ({"prompt_token_ids": [10**9]}, "vocabulary"),
         ({"messages": []}, "list of messages"),
         ({"prompt": "a", "sampling": {"temprature": 1}}, "temprature"),
-        ({"prompt": "a", "sampling": {"max_tokens": "x"}}, "max_tokens"),
+        ({"prompt": "a", "sampling": {"max_tokens": "x"}}, "max_tokens='x' is not a whole number"),
+        ({"prompt": "a", "sampling": {"stop": 5}}, "stop=5 is a int, not a list of texts"),
+        ({"prompt": "a", "sampling": {"logit_bias": {"x": 1}}}, "logit_bias names token 'x'"),
         ({"prompt": "a", "sampling": {"temperature": math.nan}}, "temperature=nan"),
         ({"prompt": "a", "sampling": 3}, "no object"),
         ({"prompt": "a" * 5000}, "4096"),

@@ -83,6 +83,19 @@ def test_overrides_are_applied_and_said(
         assert float(value) == asked[name] and ("non-thinking" in notice) != thinking
 
 
+def test_what_was_chosen_stays_and_the_recommendation_is_said(codec: Codec) -> None:
+    params = SamplingParams(temperature=0.2, top_p=0.5)
+    prompt = codec.encode(USER, params, thinking=True, asked={"temperature"})
+    assert (prompt.params.temperature, prompt.params.top_p) == (0.2, 0.95)
+    assert "temperature=0.2 stays as asked" in prompt.notices[0] and "recommends 1 in" in prompt.notices[0]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}, "auto", "none"])
+def test_a_required_call_is_said_to_be_only_asked_for(codec: Codec, choice: object) -> None:
+    notices = codec.encode(USER, SamplingParams(), tools=[TOOL], tool_choice=choice).notices
+    assert [notice.split()[0] for notice in notices] == ["tool_choice"] * (choice not in ("auto", "none"))
+
+
 def test_a_tokenizer_without_the_chat_tokens_is_refused_by_name(tokenizer_without_system: BpeTokenizer) -> None:
     codec = Codec(tokenizer_without_system)
     assert codec.encode(USER, SamplingParams()).prompt_ids

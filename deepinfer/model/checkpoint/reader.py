@@ -169,7 +169,7 @@ def _read_json(file: Path, faults: list[str]) -> dict[str, Any] | None:
     except FileNotFoundError:
         faults.append(f"{file.name} is missing from {file.parent}")
         return None
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
+    except (ValueError, RecursionError) as error:  # broken JSON, other encodings, nesting without end
         faults.append(f"{file.name} is not JSON: {error}")
         return None
     if not isinstance(value, dict):

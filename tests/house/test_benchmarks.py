@@ -1,0 +1,50 @@
+"""Benchmarks print; they touch tracked files only when told to, and say what is missing in one line."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def benchmarks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.mark.parametrize("flags", [[], ["--record"]])
+def test_results_are_written_only_on_request(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import record
+
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(sys, "argv", ["some.py", *flags])
+    record.options("About.").parse_args()
+    record.record("figure", wait_ms=3)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["wait_ms"] == 3 and printed["versions"]["deepinfer"]
+    written = sorted(tmp_path.rglob("*.jsonl"))
+    assert [file.name for file in written] == (["figure.jsonl"] if flags else [])
+    assert all(json.loads(file.read_text()) == printed for file in written)
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in BENCHMARKS.glob("*.py") if file.stem != "record"))
+def test_help_is_the_docstring_as_written(name: str) -> None:
+    import record
+
+    source = (BENCHMARKS / f"{name}.py").read_text()
+    doc = source.split('"""')[1]
+    assert f"\n\n    python benchmarks/{name}.py" in doc
+    assert "options(__doc__)" in source and doc.strip() in record.options(doc).format_help()
+
+
+def test_a_missing_peer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import throughput
+
+    monkeypatch.setattr(throughput, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["throughput.py"])
+    with pytest.raises(SystemExit, match=r"pip install -e '\.\[bench\]', or type --no-peer$"):
+        throughput.main()
