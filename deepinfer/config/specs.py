@@ -116,22 +116,22 @@ class Ngram(Speculation, frozen=True, kw_only=True, tag="ngram"):
 class Sampling(Component, frozen=True, kw_only=True, tag="sampling"):
     """Defaults of a request that says nothing; `reproducible` belongs to the engine as a whole."""
 
-    max_tokens: Positive  # of one answer
-    min_tokens: Count  # before an answer may end
-    temperature: Annotated[float, Meta(ge=0)] | Auto  # 0 is greedy; auto asks the checkpoint
-    top_k: Count  # 0 keeps all
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]  # of one answer
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)]  # before an answer may end
+    temperature: Annotated[float, Meta(ge=0, le=100)] | Auto  # 0 is greedy; auto asks the checkpoint
+    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)]  # 0 keeps all
     top_p: Annotated[float, Meta(gt=0, le=1)]  # keeps the likeliest tokens up to this probability together
     min_p: Share  # drops tokens below this share of the likeliest one's probability
-    repetition_penalty: Annotated[float, Meta(gt=0)]  # divides the logits of tokens seen so far; 1 is none
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)]  # divides the logits of tokens seen so far; 1 is none
     presence_penalty: Penalty  # taken once from the logit of a token that the answer has
     frequency_penalty: Penalty  # taken from the logit of a token as often as the answer has it
-    logit_bias: dict[TokenId, float]  # token id → what is added to its logit
-    bad_words: tuple[str, ...]  # texts that are never written
-    stop: tuple[str, ...]  # texts that end an answer
+    logit_bias: dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]]  # token id → what is added to its logit
+    bad_words: tuple[Annotated[str, Meta(min_length=1)], ...]  # texts that are never written
+    stop: tuple[Annotated[str, Meta(min_length=1)], ...]  # texts that end an answer
     stop_token_ids: tuple[TokenId, ...]  # tokens that end an answer
     include_stop_str: bool  # leaves the stop text in the answer
     ignore_eos: bool  # goes on after the end-of-sequence token
-    n: Positive  # answers to each prompt
+    n: Annotated[int, Meta(ge=1, le=128)]  # answers to each prompt
     seed: Int64 | None  # none draws one
     logprobs: Count | None  # likeliest tokens told for every token of an answer
     prompt_logprobs: Count | None  # likeliest tokens told for every token of the prompt

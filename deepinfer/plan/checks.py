@@ -20,6 +20,7 @@ OPTION_RULES: tuple[Rule, ...] = (
     rules_options.reproducible_is_lossless,
     rules_options.lengths_fit,
     rules_options.sampling_is_consistent,
+    rules_options.threads_can_be_started,
     rules_options.repository_is_read,
     rules_options.weights_are_there,
 )

@@ -7,6 +7,8 @@ from deepinfer.config.specs import CompactReplay, DSpark, DSparkFixed, MaskRepla
 from deepinfer.plan.ledger import plan_problem
 from deepinfer.plan.settle import Case
 
+MOST_THREADS = 256
+
 
 def drafter_fits_checkpoint(case: Case) -> Iterator[Problem]:
     """A drafter must be in the checkpoint and is only as good as the depth it was trained for."""
@@ -128,6 +130,20 @@ def sampling_is_consistent(case: Case) -> Iterator[Problem]:
         if outside:
             found = f"{case.model_name} has tokens 0 … {vocabulary - 1}"
             yield plan_problem(f"sampling.{key} with token {outside[0]}", found)
+    for key in ("logprobs", "prompt_logprobs"):
+        wanted = getattr(sampling, key) or 0
+        if wanted > vocabulary:
+            found = f"{case.model_name} has {vocabulary} tokens"
+            yield plan_problem(f"sampling.{key}={wanted}", found, fix=f"sampling.{key}={vocabulary}")
+
+
+def threads_can_be_started(case: Case) -> Iterator[Problem]:
+    """Threads beyond any machine's cores crash the process when they are started."""
+    threads, most = case.numerics.threads, max(MOST_THREADS, case.facts.machine.cores)
+    if threads > most:
+        found = f"this machine has {case.facts.machine.cores} cores"
+        why = f"no more than {most} threads are started"
+        yield plan_problem(f"model.threads={threads}", found, why, "model.threads=auto")
 
 
 def repository_is_read(case: Case) -> Iterator[Problem]:

@@ -104,8 +104,8 @@ def _numbers(params: SamplingParams) -> Iterator[str]:
             yield f"{name}={value!r} is not a whole number from {low} to {high}: {why}"
     if not (_is_number(params.top_p) and 0.0 < params.top_p <= 1.0):
         yield f"top_p={params.top_p!r} is not above 0 and at most 1: 1 turns it off; for greedy write temperature=0"
-    if not (_is_number(params.repetition_penalty) and 0.0 < params.repetition_penalty <= 100.0):
-        yield f"repetition_penalty={params.repetition_penalty!r} is not above 0 and at most 100: 1 turns it off"
+    if not (_is_number(params.repetition_penalty) and 0.01 <= params.repetition_penalty <= 100.0):
+        yield f"repetition_penalty={params.repetition_penalty!r} is not from 0.01 to 100: 1 turns it off"
     seed = params.seed
     if seed is not None and not (_is_int(seed) and 0 <= seed < SEED_LIMIT):
         yield f"seed={seed!r} is not a whole number from 0 to 2**63 - 1: leave it out to have one drawn"

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from deepinfer.api import LLM, SamplingParams
-from deepinfer.config.overrides import as_override
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 
@@ -259,91 +258,3 @@ def test_without_a_tokenizer_ids_go_and_texts_are_refused(make) -> None:
     assert len(outs[0].token_ids) == 8 and outs[0].text == "" and "tokenizer.json" in outs[1].error
     assert "stop_token_ids" in llm.generate([[0, 70]], SamplingParams(stop=("a",)))[0].error
     assert "tokenizer.json" in llm.chat("hi", GREEDY)[0].error
-
-
-def test_chat_gives_messages_and_notices(llm: LLM) -> None:
-    (out,) = llm.chat("hello", SamplingParams(temperature=0.0, top_p=0.9, max_tokens=5))
-    assert out.text == "abcde" and out.message.content == "abcde" and out.message.tool_calls == ()
-    assert "top_p=0.9 stays as asked" in out.notices[0]
-    many = llm.chat([[{"role": "user", "content": "a"}], [{"role": "usher", "content": "b"}]], GREEDY)
-    assert many[0].error is None and "usher" in many[1].error
-    (thinking,) = llm.chat([{"role": "user", "content": "a"}], GREEDY, thinking=True)
-    assert len(thinking.notices) == 1 and thinking.message.reasoning_content
-
-
-def test_what_a_caller_chose_wins_over_the_format_and_defaults_do_not(llm: LLM) -> None:
-    greedy = SamplingParams(temperature=0.0, max_tokens=6, logprobs=0)
-    (chosen,) = llm.chat("a", greedy, thinking=True)
-    assert chosen.text == "abcdef" and "temperature=0 stays as asked" in chosen.notices[0]
-    llm.default_params = SamplingParams(temperature=0.0, max_tokens=6, seed=1)
-    (silent,) = llm.chat("a", thinking=True)
-    assert "temperature=0 becomes 1" in silent.notices[0]
-    llm.asked = frozenset({"temperature"})
-    (overridden,) = llm.chat("a", thinking=True)
-    assert "stays as asked" in overridden.notices[0] and overridden.text == "abcdef"
-
-
-def test_what_nothing_enforces_is_said(llm: LLM) -> None:
-    (out,) = llm.chat("as json", GREEDY, response_format={"type": "json_object"})
-    assert [notice.partition(" is ")[0] for notice in out.notices] == ["response_format"]
-    assert llm.chat("as text", GREEDY, response_format={"type": "text"})[0].notices == ()
-
-
-@pytest.mark.parametrize("thinking", [False, True])
-def test_a_streamed_chat_joins_to_its_message(llm: LLM, thinking: bool) -> None:
-    conversation = [{"role": "user", "content": "a"}]
-    if thinking:  # the toy model never closes its thinking by itself: let it follow byte by byte to the marker
-        _lead_to(llm, "c", "</think>")
-    params = SamplingParams(temperature=0.0, max_tokens=7)
-    events = list(llm.stream(conversation, params, thinking=thinking))
-    (out,) = llm.chat(conversation, params, thinking=thinking)
-    assert "".join(event.text for event in events) == out.message.content == ("abc" if thinking else "abcdefg")
-    assert "".join(event.reasoning for event in events) == (out.message.reasoning_content or "")
-    assert out.message.reasoning_content == ("abc" if thinking else None)
-    assert events[-1].message == out.message and [event.message for event in events[:-1]] == [None] * (len(events) - 1)
-    assert events[0].notices == out.notices and len(out.notices) == thinking
-
-
-def test_a_chat_that_cannot_be_streamed(llm: LLM) -> None:
-    (event,) = llm.stream([{"role": "usher", "content": "b"}], GREEDY)
-    assert event.finish_reason == "error" and "usher" in event.error
-    with pytest.raises(ValueError, match="thinking shape"):
-        llm.stream("a", GREEDY, thinking=True)
-
-
-def _lead_to(llm: LLM, letter: str, marker: str) -> None:
-    """The toy model says `marker` after `letter`, and "a" after that."""
-    (letter_id,) = llm.tokenizer.encode(letter)
-    llm.engine.executor.next_id[letter_id] = llm.tokenizer.token_id(marker)
-
-
-def test_refusals_are_importable_from_the_top() -> None:
-    import deepinfer
-    from deepinfer.config.errors import Refused
-
-    assert deepinfer.Refused is Refused
-    with pytest.raises(deepinfer.Refused, match="type: model=v41_tiny"):
-        LLM("v41_tiny")
-
-
-def test_hardware_that_is_not_here_is_refused_in_the_words_of_the_command_line() -> None:
-    from deepinfer import Refused
-
-    with pytest.raises(Refused, match=r"64 × Huawei Ascend 950.*no code for Huawei Ascend 950") as caught:
-        LLM("hardware=ascend950", "parallel=ep64")
-    (problem,) = caught.value.problems
-    assert caught.value.exit_code == 4 and (problem.asked, problem.fix) == ("hardware=ascend950", "hardware=cpu")
-
-
-@pytest.mark.parametrize("option", ["launcher=slurm", "cache=prefix", "speculation=dspark"])
-def test_what_is_not_built_is_refused_as_on_the_command_line(option: str) -> None:
-    with pytest.raises(ValueError, match="no code to run it; it can be planned") as caught:
-        LLM("model=v41_tiny", option)
-    assert [problem.asked for problem in caught.value.problems] == [option]
-
-
-def test_keywords_are_overrides() -> None:
-    assert as_override("model__path", "/a b") == "model.path=/a b"
-    assert as_override("sampling__seed", None) == "sampling.seed=null"
-    assert as_override("sampling__ignore_eos", True) == "sampling.ignore_eos=true"
-    assert as_override("sampling__n", 1) == "sampling.n=1"

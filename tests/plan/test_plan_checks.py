@@ -24,6 +24,8 @@ BROKEN = [  # what clears the way, what breaks the rule, the asked part of the r
         "deploy.decode.parallel.context=2",
     ),
     (TINY, ("parallel=dp2", "executor=local"), "executor=local"),
+    (TINY, ("model.threads=100000",), "model.threads=100000"),
+    (TINY, ("sampling.logprobs=100000",), "sampling.logprobs=100000"),
     (FLASH, ("executor=distributed", "executor.backend=hccl"), "executor.backend=hccl"),
     (("hardware=virtual", "parallel=ep64"), ("executor=distributed",), "executor=distributed"),
     (TINY, ("speculation=dspark", "speculation.depth=7"), "speculation.depth=7"),

@@ -1,0 +1,35 @@
+"""What an LLM refuses before anything is built, and how its overrides are spelled."""
+
+import pytest
+
+import deepinfer
+from deepinfer.api import LLM
+from deepinfer.config.errors import Refused
+from deepinfer.config.overrides import as_override
+
+
+def test_refusals_are_importable_from_the_top() -> None:
+    assert deepinfer.Refused is Refused
+    with pytest.raises(deepinfer.Refused, match="type: model=v41_tiny"):
+        LLM("v41_tiny")
+
+
+def test_hardware_that_is_not_here_is_refused_in_the_words_of_the_command_line() -> None:
+    with pytest.raises(Refused, match=r"64 × Huawei Ascend 950.*no code for Huawei Ascend 950") as caught:
+        LLM("hardware=ascend950", "parallel=ep64")
+    (problem,) = caught.value.problems
+    assert caught.value.exit_code == 4 and (problem.asked, problem.fix) == ("hardware=ascend950", "hardware=cpu")
+
+
+@pytest.mark.parametrize("option", ["launcher=slurm", "cache=prefix", "speculation=dspark"])
+def test_what_is_not_built_is_refused_as_on_the_command_line(option: str) -> None:
+    with pytest.raises(ValueError, match="no code to run it; it can be planned") as caught:
+        LLM("model=v41_tiny", option)
+    assert [problem.asked for problem in caught.value.problems] == [option]
+
+
+def test_keywords_are_overrides() -> None:
+    assert as_override("model__path", "/a b") == "model.path=/a b"
+    assert as_override("sampling__seed", None) == "sampling.seed=null"
+    assert as_override("sampling__ignore_eos", True) == "sampling.ignore_eos=true"
+    assert as_override("sampling__n", 1) == "sampling.n=1"
