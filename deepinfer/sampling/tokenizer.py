@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tokenizers
+from deepinfer.sampling.tokenizer_file import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,24 +14,13 @@ if TYPE_CHECKING:
 class BpeTokenizer:
     """Implements `interfaces.Tokenizer` over the `tokenizers` library.
 
-    Raises ValueError when the file is missing, is no tokenizer, or is not byte-level: only then does every token have bytes
-    of its own, which exact streaming needs.
+    Raises TokenizerError (a ValueError) when the file is missing, is no tokenizer, or is not byte-level: only then does
+    every token have bytes of its own, which exact streaming needs.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise ValueError(f"tokenizer {self.path}: no such file; a checkpoint folder holds tokenizer.json")
-        text = self.path.read_text(encoding="utf-8")
-        try:
-            kind = (json.loads(text).get("decoder") or {}).get("type")
-        except (json.JSONDecodeError, AttributeError) as error:
-            raise ValueError(f"tokenizer {self.path}: not a tokenizer.json ({error})") from error
-        if kind != "ByteLevel":
-            raise ValueError(
-                f"tokenizer {self.path}: its decoder is {kind}, but only byte-level BPE (ByteLevel) is read"
-            )
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(self.path))
+        self._tokenizer = load_tokenizer(self.path)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         added = self._tokenizer.get_added_tokens_decoder()
         self._bytes = [b""] * (max(vocabulary.values()) + 1)
