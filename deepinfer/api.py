@@ -19,16 +19,19 @@ from deepinfer.interfaces import SamplingParams
 from deepinfer.sampling.collector import Collector, EngineLike, Ticket
 from deepinfer.sampling.interrupt import DeferredInterrupt
 from deepinfer.sampling.outputs import Completion, RequestOutput, StreamEvent, Timings, failed
-from deepinfer.sampling.params import asked_sampling, from_config, validate
+from deepinfer.sampling.params import asked_sampling, from_config
 from deepinfer.sampling.tokenizer import BpeTokenizer
+from deepinfer.serving.call_arguments import all_overrides, as_conversations, as_prompts, one_each
+from deepinfer.serving.chat_checks import check_options
 from deepinfer.serving.chat_events import chat_events
-from deepinfer.serving.jobs import Desk, Job, Prompt, is_conversation, is_ids
+from deepinfer.serving.jobs import Desk, Job, Prompt, is_conversation
 
 if TYPE_CHECKING:
     from deepinfer.plan.types import Plan
 
 __all__ = ["LLM", "Completion", "RequestOutput", "SamplingParams", "StreamEvent", "Timings"]
 
+_Waiting = deque[tuple[Job, Ticket | RequestOutput]]
 _IN_FLIGHT = 1024  # prompts handed to the engine before the first result is out; it queues what does not fit
 
 
@@ -36,7 +39,7 @@ class LLM:
     """A model with its engine, in this process.
 
     `overrides` are written as on the command line ("model=v41_tiny", "model.path=DIR", "sampling.seed=7"); keywords are the
-    same with "__" for each dot (`model__path=DIR`). Raises `config.errors.Refused` (a ValueError) with all that is wrong.
+    same with "__" for each dot (`model__path=DIR`), None for the default. Raises Refused (a ValueError) with all problems.
     """
 
     warm_up_s = 0.0  # spent on two tiny steps before the first request
@@ -45,12 +48,11 @@ class LLM:
     def __init__(self, *overrides: str, **keywords: Any) -> None:
         from deepinfer.config.compose import load_with_choices
         from deepinfer.config.facts import probe
-        from deepinfer.config.overrides import as_override
         from deepinfer.engine.unbuilt import refuse_to_run
         from deepinfer.plan.require import missing
         from deepinfer.plan.resolve import resolve
 
-        overrides = (*overrides, *(as_override(key, value) for key, value in keywords.items()))
+        overrides = all_overrides(overrides, keywords)
         spec, choices = load_with_choices(*overrides)
         facts = probe(spec)
         plan = resolve(spec, facts, choices)
@@ -101,7 +103,7 @@ class LLM:
         with one for each; None takes the configuration's `sampling` group. {"prompt": str} and {"prompt_token_ids": [int]}
         are prompts too. Ctrl-C aborts what runs; the LLM stays usable. Raises ValueError where the params for all are wrong.
         """
-        batch: list[Any] = [prompts] if isinstance(prompts, str | dict) or is_ids(prompts) else list(prompts)
+        batch = as_prompts(prompts)
         each = self._one_each(params, len(batch))
         return list(self.run(self.desk.text(prompt, one) for prompt, one in zip(batch, each)))
 
@@ -117,8 +119,8 @@ class LLM:
         `message` is the answer taken apart. The format has a temperature and top_p of its own; they hold where `params` is
         None and no override named these keys. `notices` say what it overrode or recommends, and what nothing enforces.
         """
-        one = isinstance(messages, str) or (len(messages) > 0 and isinstance(messages[0], dict))
-        batch: list[Any] = [messages] if one else list(messages)
+        check_options(**options)
+        batch = as_conversations(messages)
         each = self._one_each(params, len(batch))
         options["asked"] = self._asked(params)
         return list(self.run(self.desk.chat(chat, one, **options) for chat, one in zip(batch, each)))
@@ -137,16 +139,17 @@ class LLM:
                     f"{', '.join(options)} shape a chat: give a list of messages instead of {prompt!r:.80}"
                 )
             return self.stream_job(self.desk.text(cast(Prompt, prompt), one))
+        check_options(**options)
         return self.stream_job(self.desk.chat(prompt, one, asked=self._asked(params), **options))
 
     def run(self, jobs: Iterable[Job]) -> Iterator[RequestOutput]:
         """Results in the order of the jobs, as soon as they and all before them are there; jobs are read as they are needed."""
-        waiting: deque[tuple[Job, Ticket | RequestOutput]] = deque()
+        waiting: _Waiting = deque()  # every ticket there is, even if Ctrl-C comes at once
         todo = iter(jobs)
         try:
             while True:
                 for job in itertools.islice(todo, _IN_FLIGHT - len(waiting)):
-                    waiting.append((job, self._submit(job)))
+                    self._submit(job, waiting)
                 if not waiting:
                     return
                 job, ticket = waiting[0]
@@ -157,8 +160,9 @@ class LLM:
             self._drop(ticket for _, ticket in waiting)
 
     def stream_job(self, job: Job) -> Iterator[StreamEvent]:
-        """The events of one job."""
-        events = self._events(self._submit(job, streaming=True))
+        """The events of one job, which the first `next` starts."""
+        self._check_usable()
+        events = self._events(job)
         return events if job.chat is None else chat_events(self.desk, job, job.chat.notices, events)
 
     def close(self) -> None:
@@ -175,29 +179,24 @@ class LLM:
         self.close()
 
     def _one_each(self, params: SamplingParams | Sequence[SamplingParams] | None, number: int) -> list[SamplingParams]:
-        if params is None:
-            return [self.default_params] * number
-        if not isinstance(params, list | tuple):
-            one = cast(SamplingParams, params)
-            validate(one, self.engine.limits.vocab_size)
-            return [one] * number
-        if len(params) != number:
-            raise ValueError(f"{len(params)} SamplingParams for {number} prompts: give one for all, or one for each")
-        return list(params)
+        return one_each(self.default_params if params is None else params, number, self.engine.limits.vocab_size)
 
     def _asked(self, params: SamplingParams | Sequence[SamplingParams] | None) -> frozenset[str]:
         """What the chat format must leave alone: all of what a caller hands over, and of the defaults what was chosen."""
         return self.asked if params is None else frozenset(SamplingParams.__struct_fields__)
 
-    def _submit(self, job: Job, *, streaming: bool = False) -> Ticket | RequestOutput:
+    def _submit(self, job: Job, waiting: _Waiting, *, streaming: bool = False) -> None:
+        """Hand a job to the engine and put its ticket into `waiting`, both or neither."""
         with DeferredInterrupt(), self._lock:
             self._check_usable()
-            if job.error:
-                return failed(job.error, job.prompt_ids)
             try:
-                return self._collector.submit(job.prompt_ids, job.params, streaming=streaming)
+                if job.error:
+                    raise ValueError(job.error)
+                ticket = self._collector.submit(job.prompt_ids, job.params, streaming=streaming)
             except ValueError as error:
-                return failed(str(error), job.prompt_ids)
+                waiting.append((job, failed(str(error), job.prompt_ids)))
+            else:
+                waiting.append((job, ticket))
 
     def _advance(self, ticket: Ticket, *, until_news: bool = False) -> None:
         """Step the engine until this ticket is done, or has news. The lock is free between steps."""
@@ -219,7 +218,7 @@ class LLM:
             raise RuntimeError(f"this LLM is {self._unusable}; make a new one")
 
     def _drop(self, tickets: Iterable[Ticket | RequestOutput]) -> None:
-        with self._lock:
+        with DeferredInterrupt(), self._lock:
             if not self._unusable:
                 for ticket in tickets:
                     if isinstance(ticket, Ticket):
@@ -234,14 +233,17 @@ class LLM:
                     answer.message = self.desk.message(job, answer.token_ids, answer.finish_reason or "stop")
         return output
 
-    def _events(self, ticket: Ticket | RequestOutput) -> Iterator[StreamEvent]:
-        if isinstance(ticket, RequestOutput):
-            yield StreamEvent(index=0, text="", token_ids=[], finish_reason="error", error=ticket.error)
-            return
+    def _events(self, job: Job) -> Iterator[StreamEvent]:
+        mine: _Waiting = deque()
         try:
+            self._submit(job, mine, streaming=True)
+            ((_, ticket),) = mine
+            if isinstance(ticket, RequestOutput):
+                yield StreamEvent(index=0, text="", token_ids=[], finish_reason="error", error=ticket.error)
+                return
             while not ticket.done or ticket.news:
                 self._advance(ticket, until_news=True)
                 while ticket.news:
                     yield ticket.news.popleft()
         finally:
-            self._drop([ticket])
+            self._drop(ticket for _, ticket in mine)

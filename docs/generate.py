@@ -7,12 +7,10 @@ python docs/generate.py --check    exits 1 when the page is out of date
 import sys
 from pathlib import Path
 
-import yaml
 from keys import keys_of
 
-from deepinfer.cli.help import WORD_HELP, options, purpose
+from deepinfer.cli.help import WORD_HELP, is_planned, options, purpose
 from deepinfer.config.argv import WORDS_OF_VERB
-from deepinfer.config.runnable import NOT_BUILT
 from deepinfer.config.specs import Spec
 
 ROOT = Path(__file__).parents[1]
@@ -61,21 +59,12 @@ def _keys(group: str) -> list[str]:
 
 
 def _group(group: str) -> str:
-    rows = [f"| `{group}={name}` | {purpose(group, name)}{_planned(group, name)} |" for name in options(group)]
+    rows = [
+        f"| `{group}={name}` | {purpose(group, name)}{' *planned*' * is_planned(group, name)} |"
+        for name in options(group)
+    ]
     bodies = [_body(group, name) for name in options(group)]
     return "\n".join([f"## {group}", "", "| option | what it is for |", "|---|---|", *rows, "", *_keys(group), *bodies])
-
-
-def _planned(group: str, name: str) -> str:
-    kind = _value(group, name, "kind")
-    return " *planned*" if kind in NOT_BUILT.get(f"{group}.kind", ()) else ""
-
-
-def _value(group: str, name: str, key: str) -> str:
-    """A value of an option's file, or of one that it builds on."""
-    data = yaml.safe_load("\n".join(_lines(group, name)))
-    bases = [base for base in data.get("defaults", ()) if isinstance(base, str) and base != "_self_"]
-    return str(data[key]) if key in data else next((_value(group, base, key) for base in bases), "")
 
 
 def _lines(group: str, name: str) -> list[str]:

@@ -56,6 +56,9 @@ class ToyExecutor:
     def failures(self) -> dict[int, str]:
         return self.sampler.failures
 
+    def prepare(self, params: SamplingParams) -> None:
+        self.sampler.prepare(params)
+
     def admit(self, slot, request) -> None:
         self.wants_prompt_logprobs[slot] = request.params.prompt_logprobs is not None
         self.sampler.admit(slot, request)

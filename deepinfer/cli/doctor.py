@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from deepinfer.cli.streams import printable_json
 from deepinfer.config.argv import Invocation
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import chip_sheets
@@ -40,7 +41,7 @@ def print_report(json: str | None = None, machine: Machine | None = None, only: 
     `only` names the one hardware target to tell of, with the libraries of its ops; "auto" tells of all.
     """
     if json is not None:
-        print(json)
+        print(printable_json(json))
         return
     for title, columns, rows in tables(machine, only):
         if sys.stdout.isatty():

@@ -104,8 +104,8 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def _origin(key: str, invocation: Invocation) -> str:
-    """The override, or the file, that says so. Of several overrides the last counts, as in Hydra."""
-    for override in reversed(invocation.overrides):
+    """The override, or the file, that says so."""
+    for override in invocation.overrides:
         if override.lstrip("+").partition("=")[0] in (key, f"{key}@_global_"):
             return f"command line: {override}"
     if key in Spec.__struct_fields__:

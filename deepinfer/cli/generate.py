@@ -9,9 +9,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from deepinfer.cli.generate_file import check_file, run_file
+from deepinfer.cli.generate_file import check_file, path_problems, run_file
 from deepinfer.cli.generate_logprobs import prompt_lines, token_lines
 from deepinfer.cli.plan import show
+from deepinfer.cli.streams import read_stdin
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import probe
 from deepinfer.config.runnable import unbuilt
@@ -20,6 +21,7 @@ from deepinfer.engine.unbuilt import device_problem, is_simulated
 from deepinfer.plan import render
 from deepinfer.plan.require import missing
 from deepinfer.plan.resolve import resolve
+from deepinfer.plan.types import PlanErrors
 from deepinfer.sampling.params import asked_sampling
 
 if TYPE_CHECKING:
@@ -43,16 +45,20 @@ NOTABLE_S = 2.0  # a wait that needs an explanation
 def run(spec: Spec, invocation: Invocation) -> int:
     """Plan, build, answer. Raises Refused for what cannot be planned or is not built yet."""
     facts = probe(spec)
-    plan = resolve(spec, facts, invocation.choices)
+    files = path_problems(invocation.prompts, invocation.output)
+    try:
+        plan = resolve(spec, facts, invocation.choices)
+    except PlanErrors as error:
+        raise Refused([*error.problems, *files, *_unbuilt_as_asked(spec)]) from error
     device = device_problem(plan, missing(plan, facts))
     if device:
-        show(render.text(plan))
+        show(render.text(plan, invocation.overrides))
         print(f"{device.found}: type {device.fix} to run here.", file=sys.stderr)
         return device.code
     assert isinstance(spec.task, Generate), "this is the verb of this task"
     thinking, asked = spec.task.thinking, asked_sampling(invocation.overrides)
     simulated = is_simulated(plan)
-    problems = [*_clashes(invocation), *([] if simulated else unbuilt(spec))]
+    problems = [*files, *([] if simulated else unbuilt(spec))]
     if problems:
         raise Refused(problems)
     prompt = _prompt(invocation)
@@ -76,7 +82,10 @@ def run(spec: Spec, invocation: Invocation) -> int:
 def _prompt(invocation: Invocation) -> str | None:
     """The one prompt, from the command line or stdin; None where there is none. Raises Refused where it is empty."""
     from_stdin = invocation.prompt == "-"
-    prompt = sys.stdin.read() if from_stdin else invocation.prompt
+    try:
+        prompt = read_stdin() if from_stdin else invocation.prompt
+    except ValueError as error:
+        raise Refused([Problem(asked="prompt=-", found=str(error), why="a prompt is text")]) from error
     if prompt is None or prompt.strip():
         return prompt
     found = "stdin holds no text" if from_stdin else "an empty prompt"
@@ -84,11 +93,9 @@ def _prompt(invocation: Invocation) -> str | None:
     raise Refused([Problem(asked=f"prompt={invocation.prompt}", found=found, why="nothing to answer", fix=fix)])
 
 
-def _clashes(invocation: Invocation) -> list[Problem]:
-    if invocation.output is not None and invocation.prompts is None:
-        asked, found = f"output={invocation.output}", "no prompts= to go with it"
-        return [Problem(asked=asked, found=found, why="results are written for a file of prompts", fix="prompts=FILE")]
-    return []
+def _unbuilt_as_asked(spec: Spec) -> list[Problem]:
+    """As `unbuilt`, where there is no plan that would tell whether the run is a simulation."""
+    return [] if spec.executor.kind == "simulated" or spec.hardware.kind == "virtual" else unbuilt(spec)
 
 
 def answer(llm: LLM, prompt: str, *, thinking: bool) -> int:

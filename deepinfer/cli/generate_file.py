@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from deepinfer.cli.streams import printable_json
 from deepinfer.config.errors import ExitCode, Problem, Refused
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def run_file(llm: LLM, plan: Plan, invocation: Invocation, *, thinking: bool) ->
     stops no other; the exit code then is 1."""
     from deepinfer.serving.batch_file import read_lines
 
-    source, target = _paths(invocation)
+    assert invocation.prompts is not None, "there is a file of prompts"
+    source, target = _paths(invocation.prompts, invocation.output)
     settings = _settings(plan, thinking, llm.asked)
     total = sum(1 for _ in read_lines(source))
     if target is None:
@@ -55,18 +57,16 @@ def run_file(llm: LLM, plan: Plan, invocation: Invocation, *, thinking: bool) ->
 
 
 def check_file(plan: Plan, invocation: Invocation, *, thinking: bool, asked: frozenset[str]) -> None:
-    """Raise Refused for a file of prompts or results that cannot be used, before anything is built."""
+    """Raise Refused for a file of results that is of another run, before anything is built."""
     if invocation.prompts is None:
         return
-    source, target = _paths(invocation)
-    _check_paths(invocation, source, target)
+    source, target = _paths(invocation.prompts, invocation.output)
     if target is not None and target.exists():
         _opened(target, source, _settings(plan, thinking, asked)).close()
 
 
-def _paths(invocation: Invocation) -> tuple[Path, Path | None]:
-    assert invocation.prompts is not None, "there is a file of prompts"
-    return Path(invocation.prompts).expanduser(), Path(invocation.output).expanduser() if invocation.output else None
+def _paths(prompts: str, output: str | None) -> tuple[Path, Path | None]:
+    return Path(prompts).expanduser(), Path(output).expanduser() if output else None
 
 
 def _settings(plan: Plan, thinking: bool, asked: frozenset[str]) -> str:
@@ -89,24 +89,34 @@ def _results(number: int, failed: int) -> str:
     return f"{number} result{'s' * (number != 1)} ({failed} with errors)"
 
 
-def _check_paths(invocation: Invocation, source: Path, target: Path | None) -> None:
+def path_problems(prompts: str | None, output: str | None) -> list[Problem]:
+    """What is wrong with the files that prompts= and output= name, known without a plan."""
+    if prompts is None and output is not None:
+        why = "results are written for a file of prompts"
+        return [Problem(asked=f"output={output}", found="no prompts= to go with it", why=why, fix="prompts=FILE")]
+    if not prompts:
+        return []
+    source, target = _paths(prompts, output)
     problems = []
-    if invocation.prompts == "-" and not source.is_file():
+    if prompts == "-" and not source.is_file():
         why = "the file is read more than once; one prompt comes from stdin with prompt=-"
         problems.append(Problem(asked="prompts=-", found="stdin is no file", why=why, fix="prompts=FILE"))
     elif not source.is_file():
-        found = "a folder" if source.is_dir() else "no such file"
-        problems.append(Problem(asked=f"prompts={invocation.prompts}", found=found, why="it holds one prompt a line"))
-    if target is not None and not target.parent.is_dir():
-        problems.append(Problem(asked=f"output={invocation.output}", found=f"no folder {target.parent} to write to"))
-    if target is not None and target.is_dir():
-        problems.append(
-            Problem(asked=f"output={invocation.output}", found="a folder", fix=f"output={target}/out.jsonl")
-        )
-    if target is not None and target.exists() and source.exists() and target.samefile(source):
-        problems.append(Problem(asked=f"output={invocation.output}", found="the very file that prompts= names"))
-    if problems:
-        raise Refused(problems)
+        found = "a folder" if source.is_dir() else "not a regular file" if source.exists() else "no such file"
+        problems.append(Problem(asked=f"prompts={prompts}", found=found, why="it holds one prompt a line"))
+    return [*problems, *(_target_problems(f"output={output}", source, target) if target is not None else ())]
+
+
+def _target_problems(asked: str, source: Path, target: Path) -> Iterator[Problem]:
+    if not target.parent.is_dir():
+        yield Problem(asked=asked, found=f"no folder {target.parent} to write to")
+    elif target.is_dir():
+        yield Problem(asked=asked, found="a folder", fix=f"output={target}/out.jsonl")
+    elif target.exists() and not target.is_file():
+        why = "a run that was interrupted reads it again, to go on where it stopped"
+        yield Problem(asked=asked, found="not a regular file", why=why)
+    elif target.exists() and source.exists() and target.samefile(source):
+        yield Problem(asked=asked, found="the very file that prompts= names")
 
 
 def _run_lines(
@@ -143,9 +153,8 @@ def _run_lines(
 
 
 def _print_record(record: dict[str, Any]) -> None:
-    print(
-        json.dumps(record, ensure_ascii=False, allow_nan=False).encode(errors="backslashreplace").decode(), flush=True
-    )
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    print(printable_json(text.encode(errors="backslashreplace").decode()), flush=True)
 
 
 @contextmanager

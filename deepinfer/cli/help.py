@@ -2,12 +2,16 @@
 
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Any
+
+import yaml
 
 from deepinfer.config.argv import VERBS, WORDS, WORDS_OF_VERB
-from deepinfer.config.runnable import NOT_BUILT
+from deepinfer.config.runnable import MAX_RANKS, NOT_BUILT
 from deepinfer.config.specs import Spec
 
 USAGE = "usage: deepinfer [verb] [group=option …] [group.key=value …] [flag …]"
+PLANNED = " (planned)"  # `deepinfer plan` takes such an option, a run refuses it
 WORD_HELP = {
     "prompt": "prompt=TEXT      one chat prompt, exactly as typed; - reads it from stdin; may be the only argument",
     "prompts": "prompts=FILE     JSON lines, one prompt each (a file, not stdin); `deepinfer generate --help` has the format",
@@ -44,6 +48,7 @@ flags
   -m                                              a comma or range in a value makes a run of each point
   --shell-completion install=bash                 eval "$(deepinfer -sc install=bash)" completes groups and keys"""
 ENDING = """\
+options marked (planned): `deepinfer plan` answers for them, a run refuses them by name
 sizes and times may carry units: 64k is 64,000, 64Ki is 65,536; 80GiB, 1.5GB, 250ms
 exit codes: 0 well · 2 configuration · 3 plan · 4 device or toolkit missing · 5 weights · 6 memory · 7 network
             130 Ctrl-C · 143 SIGTERM · 1 else
@@ -79,6 +84,24 @@ def purpose(group: str, option: str) -> str:
     return (_folder(group) / f"{option}.yaml").read_text("utf-8").partition("\n")[0].removeprefix("#").strip()
 
 
+def is_planned(group: str, option: str) -> bool:
+    """Whether an option can be planned and not run: this version has no code for it."""
+    values = _values(group, option)
+    if group == "parallel" and values["attention_dp"] * values["context"] > MAX_RANKS:
+        return True
+    return any(values.get(key) in NOT_BUILT.get(f"{group}.{key}", ()) for key in values)
+
+
+def _values(group: str, option: str) -> dict[str, Any]:
+    """The keys of an option's file, over those of the options that it builds on."""
+    data = yaml.safe_load((_folder(group) / f"{option}.yaml").read_text("utf-8")) or {}
+    bases = [base for base in data.get("defaults", ()) if isinstance(base, str) and base != "_self_"]
+    found: dict[str, Any] = {}
+    for base in bases:
+        found |= _values(group, base)
+    return found | data
+
+
 def _folder(group: str) -> Traversable:
     return files("deepinfer.conf") / group
 
@@ -93,4 +116,5 @@ def _word_lines() -> list[str]:
 
 
 def _group(group: str) -> str:
-    return "\n".join([f"{group}=", *(f"  {option:<14} {purpose(group, option)}" for option in options(group))])
+    lines = [f"  {name:<14} {purpose(group, name)}{PLANNED * is_planned(group, name)}" for name in options(group)]
+    return "\n".join([f"{group}=", *lines])

@@ -9,6 +9,7 @@ from typing import cast
 
 from msgspec import structs
 
+from deepinfer.cli.streams import prepare_streams
 from deepinfer.cli.termination import Termination
 from deepinfer.config import argv
 from deepinfer.config.argv import VERBS, WORDS_OF_VERB, CommandLine, Invocation
@@ -21,6 +22,7 @@ Verb = Callable[[Spec, Invocation], int]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code (see `ExitCode`). Nothing a user types gives a traceback."""
+    prepare_streams()
     with Termination() as termination:
         code = _guarded(sys.argv[1:] if arguments is None else arguments, termination)
     return ExitCode.TERMINATED if termination.asked and code == ExitCode.INTERRUPTED else code
@@ -98,10 +100,15 @@ def with_verb(line: CommandLine) -> CommandLine:
 
 def checked(line: CommandLine) -> tuple[Spec, dict[str, str]]:
     """The Spec of a line and the chosen options. Raises Refused with all that is wrong with it."""
+    from deepinfer.cli.generate_file import path_problems
     from deepinfer.config.compose import read  # Hydra takes a quarter of a second to import
 
     verb = line.verb or next((text[5:] for text in line.overrides if text.startswith("task=")), "generate")
-    return read(line, list(_misplaced_words(verb, line)), config_dir=line.flag_value("--config-dir", "-cd"))
+    try:
+        return read(line, list(_misplaced_words(verb, line)), config_dir=line.flag_value("--config-dir", "-cd"))
+    except Refused as refused:
+        words = line.words if verb == "generate" else {}
+        raise Refused([*refused.problems, *path_problems(words.get("prompts"), words.get("output"))]) from refused
 
 
 def _misplaced_words(verb: str, line: CommandLine) -> Iterator[Problem]:

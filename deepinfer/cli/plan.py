@@ -4,6 +4,7 @@ import sys
 
 import msgspec
 
+from deepinfer.cli.streams import printable_json
 from deepinfer.config.argv import Invocation
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import probe
@@ -25,9 +26,10 @@ def run(spec: Spec, invocation: Invocation) -> int:
             raise Refused([problem])
         told = explain(invocation.explain, spec, invocation, plan)
         as_json = invocation.format == "json"
-        print(msgspec.json.format(msgspec.json.encode(told)).decode() if as_json else "\n".join(e.text() for e in told))
+        told_json = msgspec.json.format(msgspec.json.encode(told)).decode()
+        print(printable_json(told_json) if as_json else "\n".join(each.text() for each in told))
     elif invocation.format == "json":
-        print(render.json_text(plan))
+        print(printable_json(render.json_text(plan)))
     elif invocation.format == "mermaid":
         print(mermaid(plan))
     else:

@@ -45,6 +45,7 @@ FLAGS = {  # flag → whether a value follows it; "?" where it may
     "--multirun": "",
     "-m": "",
 }
+PATH_WORDS = ("prompts", "output")  # names of files, which may be any bytes
 WORD_FLAGS = {"help": "--help", "version": "--version"}  # as a first word
 CFGS = ("job", "hydra", "all")
 INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -92,12 +93,15 @@ def parse(argv: Sequence[str]) -> CommandLine:
     words: dict[str, str] = {}
     texts: dict[str, str] = {}
     overrides = []
+    given: set[str] = set()  # keys so far
     for argument in rest:
         key, equals, value = argument.partition("=")
+        problems.extend(_argument_problems(key, argument, given))
+        given |= {key.lstrip("+")} if equals else set()
         if not equals and not argument.startswith("~"):
             problems.append(_no_equals(argument))
         elif key in WORDS:
-            problems.extend(_word_problems(key, value, words))
+            problems.extend(_word_problems(key, value))
             words[key] = value
         elif key.lstrip("+") in text_keys():
             texts[key.lstrip("+")] = value
@@ -199,9 +203,18 @@ def _no_equals(argument: str) -> Problem:
     )
 
 
-def _word_problems(key: str, value: str, words: dict[str, str]) -> Iterator[Problem]:
-    if key in words:
-        yield Problem(asked=f"{key}={value}", found=f"{key}= is given twice", why="one of them would be lost")
+def _argument_problems(key: str, argument: str, given: set[str]) -> Iterator[Problem]:
+    """What may be wrong with any `key=value`, after the keys that were `given`."""
+    name, value = key.lstrip("+"), argument[len(key) + 1 :]
+    if name in given and "=" in argument:
+        yield Problem(asked=argument, found=f"{name}= is given twice", why="one of them would be lost")
+    if name not in PATH_WORDS and any("\ud800" <= character <= "\udfff" for character in argument):
+        yield Problem(asked=argument, found="it holds bytes that are not UTF-8", why="options and prompts are text")
+    if name in text_keys() and "=" in argument and not value:
+        yield Problem(asked=argument, found="nothing after the '='", fix=f"{name}=…")
+
+
+def _word_problems(key: str, value: str) -> Iterator[Problem]:
     if WORDS[key] and value not in WORDS[key]:
         close = nearest(value, WORDS[key])
         known = listed(WORDS[key])

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from deepinfer.engine.events import TokenEvent
@@ -30,6 +31,9 @@ class TimedExecutor(Executor, Protocol):
 
     times: ExecutorTimes
     failures: dict[int, str]  # why rows of the last collected step failed
+
+    def prepare(self, params: SamplingParams) -> None:
+        """Build what sampling with these valid parameters needs; raises ParamsError. `admit` cannot fail afterwards."""
 
     def poison(self, blocks: np.ndarray, slot: int) -> None:
         """Fill freed blocks and the state of a freed slot with NaN bytes, so that a stale read shows."""
@@ -70,7 +74,10 @@ class Engine:
         try:
             prompt = check_prompt(prompt_ids, self.limits.vocab_size)
             validate(params, self.limits.vocab_size, self.limits.max_model_len, len(prompt))
+            if params.logit_bias:  # the caller's dict, which may change while the request waits
+                params = msgspec.structs.replace(params, logit_bias=dict(params.logit_bias))
             length_end = max_total_tokens(len(prompt), params, self.limits)
+            self.executor.prepare(params)
         except (RequestRefused, ParamsError):
             self._totals.refused += 1
             raise

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from deepinfer.engine.stats import ExecutorTimes
-from deepinfer.interfaces import Request, SampleInput, StepInput, StepOutput, TokenLogprobs
+from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepInput, StepOutput, TokenLogprobs
 
 if TYPE_CHECKING:
     from deepinfer.model.cache_storage import ModelCache
@@ -61,6 +61,9 @@ class LocalExecutor:
         output, self._output = self._output, None
         assert output is not None, "there is no sampled step to collect"
         return output
+
+    def prepare(self, params: SamplingParams) -> None:
+        self.sampler.prepare(params)
 
     def admit(self, slot: int, request: Request) -> None:
         self.sampler.admit(slot, request)

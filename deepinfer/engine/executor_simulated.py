@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from deepinfer.engine.stats import ExecutorTimes
-from deepinfer.interfaces import Request, SampleInput, StepInput, StepOutput
+from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepInput, StepOutput
 
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
 
@@ -83,6 +83,9 @@ class SimulatedExecutor:
         self.clock.wait_until(ready_s)
         self.times.model_s += self._step_time_s
         return output
+
+    def prepare(self, params: SamplingParams) -> None:
+        """Parameters change nothing here."""
 
     def admit(self, slot: int, request: Request) -> None:
         self._keys[slot] = request.seed

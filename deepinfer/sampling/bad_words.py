@@ -5,7 +5,7 @@ A token is ruled out when its own bytes hold the text, or when the answer's last
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,38 +13,71 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_WINDOW_BYTES = 8  # of a word's beginning that are compared at once, as one 64-bit number
+
 
 class TokenBytes:
     """The bytes of every token of a vocabulary, and which tokens start with or hold given bytes."""
 
     def __init__(self, bytes_of: Sequence[bytes]) -> None:
         self.bytes_of = list(bytes_of)
-        self._order = sorted(range(len(self.bytes_of)), key=self.bytes_of.__getitem__)
-        self._sorted = [self.bytes_of[i] for i in self._order]
+        order = sorted(range(len(self.bytes_of)), key=self.bytes_of.__getitem__)
+        self._sorted = [self.bytes_of[i] for i in order]
+        self._order = np.array(order, dtype=np.int64)
+        lengths = np.array([len(token) for token in self.bytes_of], dtype=np.int64)
+        self.longest = int(lengths.max(initial=0))
+        self._token_at = np.repeat(np.arange(len(lengths)), lengths)  # by place in all bytes in a row
+        self._left_at = np.repeat(np.cumsum(lengths), lengths) - np.arange(
+            len(self._token_at)
+        )  # bytes to the token's end
+        padded = np.frombuffer(b"".join(self.bytes_of) + bytes(_WINDOW_BYTES), np.uint8).astype(np.uint64)
+        self._window_at = np.zeros(len(self._token_at), np.uint64)
+        for i in range(_WINDOW_BYTES):
+            self._window_at |= padded[i : i + len(self._window_at)] << np.uint64(8 * i)
 
     def starting_with(self, prefix: bytes) -> np.ndarray:
         first = bisect_left(self._sorted, prefix)
-        last = first
-        while last < len(self._sorted) and self._sorted[last].startswith(prefix):
-            last += 1
-        return np.array(self._order[first:last], dtype=np.int64)
+        last = _end_of_prefix(self._sorted, prefix, first)
+        return self._order[first:last]
 
-    def holding(self, part: bytes) -> np.ndarray:
-        return np.array([i for i, token in enumerate(self.bytes_of) if part in token], dtype=np.int64)
+    def holding(self, words: Sequence[bytes]) -> np.ndarray:
+        """Ids, rising, of the tokens that hold at least one of the words. A few passes over the vocabulary for all of them."""
+        by_window: dict[int, list[bytes]] = {}
+        for word in words:
+            if len(word) <= self.longest:
+                by_window.setdefault(min(len(word), _WINDOW_BYTES), []).append(word)
+        found = [self._holding(size, group) for size, group in by_window.items()]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+
+    def _holding(self, size: int, words: list[bytes]) -> np.ndarray:
+        """The tokens that hold a word of exactly `size` bytes, or of at least that many where it is the window's size."""
+        starts = np.unique(np.array([int.from_bytes(word[:size], "little") for word in words], np.uint64))
+        begun = self._window_at & np.uint64((1 << 8 * size) - 1)
+        nearest = starts[np.minimum(np.searchsorted(starts, begun), len(starts) - 1)]
+        places = np.flatnonzero((nearest == begun) & (self._left_at >= size))
+        if size == _WINDOW_BYTES:
+            known, lengths = set(words), sorted({len(word) for word in words})
+            places = np.array([place for place in places if self._stands_at(int(place), known, lengths)], np.int64)
+        return self._token_at[places]
+
+    def _stands_at(self, place: int, words: set[bytes], lengths: list[int]) -> bool:
+        left = self.bytes_of[self._token_at[place]][-self._left_at[place] :]
+        return any(left[:length] in words for length in lengths if length <= len(left))
+
+
+def _end_of_prefix(texts: list[bytes], prefix: bytes, first: int) -> int:
+    """Where those that start with `prefix`, of which the first stands at `first`, end in a sorted list."""
+    return bisect_right(texts, prefix, lo=first, key=lambda text: text[: len(prefix)])
 
 
 class BadWords:
-    """The ruled-out tokens of one request, as the answer grows."""
+    """The ruled-out tokens of one list of words, as an answer grows. It remembers nothing of the answer."""
 
     def __init__(self, words: Sequence[str], vocabulary: TokenBytes) -> None:
         self._vocabulary = vocabulary
-        encoded = [word.encode() for word in words]
-        self._always = np.unique(np.concatenate([vocabulary.holding(word) for word in encoded]))
-        self._after: dict[bytes, list[np.ndarray]] = {}  # the answer's last bytes → tokens that would complete a word
-        for word in encoded:
-            for split in range(1, len(word)):
-                self._after.setdefault(word[:split], []).append(vocabulary.starting_with(word[split:]))
-        self._longest = max(len(word) for word in encoded)
+        self._words = sorted({word.encode() for word in words})
+        self._always = vocabulary.holding(self._words)
+        self._longest = max(len(word) for word in self._words)
 
     def banned(self, answer_ids: np.ndarray) -> np.ndarray:
         """Ids that may not follow the answer's tokens so far."""
@@ -53,5 +86,15 @@ class BadWords:
             tail = self._vocabulary.bytes_of[token_id] + tail
             if len(tail) >= self._longest:
                 break
-        parts = [ids for beginning, lists in self._after.items() if tail.endswith(beginning) for ids in lists]
-        return np.concatenate([self._always, *parts])
+        return np.concatenate([self._always, *self._completing(tail)])
+
+    def _completing(self, tail: bytes) -> list[np.ndarray]:
+        """The tokens whose first bytes complete a word that the answer's last bytes begin."""
+        found = []
+        for size in range(1, min(len(tail), self._longest - 1) + 1):
+            begun = tail[-size:]
+            first = bisect_left(self._words, begun)
+            last = _end_of_prefix(self._words, begun, first)
+            rests = {word[size:] for word in self._words[first:last] if len(word) > size}
+            found += [self._vocabulary.starting_with(rest) for rest in rests]
+        return found

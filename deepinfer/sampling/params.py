@@ -33,6 +33,8 @@ _COUNTS = {
     "top_k": (0, MAX_COUNT, "0 keeps every token"),
     "n": (1, MAX_ANSWERS, "it is a number of answers"),
 }
+_TEXTS = {"stop": 256, "bad_words": 1000}  # how many of them; each is looked for at every token
+MAX_TEXT_BYTES = 1000
 _FLAGS = ("include_stop_str", "ignore_eos", "skip_special_tokens")
 _LOGIT_BIAS_LIMIT = 100.0
 
@@ -85,6 +87,11 @@ def asked_sampling(overrides: Iterable[str]) -> frozenset[str]:
     return frozenset(keys | {"temperature"} if ("sampling", "greedy") in pairs else keys)
 
 
+def is_broken(text: str) -> bool:
+    """Whether a str holds half a surrogate pair, so that no bytes stand for it."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -114,14 +121,21 @@ def _numbers(params: SamplingParams) -> Iterator[str]:
 
 
 def _texts(params: SamplingParams) -> Iterator[str]:
-    for name in ("stop", "bad_words"):
+    for name, most in _TEXTS.items():
         value = getattr(params, name)
         if not isinstance(value, tuple | list):
             yield f"{name}={value!r} is a {type(value).__name__}, not a list of texts: write {name}=({value!r},)"
             continue
+        if len(value) > most:
+            yield f"{name} holds {len(value)} texts: each is looked for at every token, so there may be {most}"
+            continue
         for text in value:
             if not (isinstance(text, str) and text):
                 yield f"{name} holds {text!r}: each entry is a text of at least one character"
+            elif is_broken(text):
+                yield f"{name} holds {text!r:.80}, half a surrogate pair, which is no text: mend its decoding"
+            elif len(text.encode()) > MAX_TEXT_BYTES:
+                yield f"{name} holds {text!r:.40}… of {len(text.encode())} bytes: each may have {MAX_TEXT_BYTES}"
 
 
 def _token_ids(params: SamplingParams, vocab_size: int) -> Iterator[str]:

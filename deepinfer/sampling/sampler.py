@@ -20,18 +20,19 @@ import numpy as np
 from deepinfer.interfaces import StepOutput, TokenLogprobs
 from deepinfer.kernels import cpu_philox
 from deepinfer.sampling import philox
-from deepinfer.sampling.bad_words import TokenBytes
+from deepinfer.sampling.bad_words import BadWords, TokenBytes
 from deepinfer.sampling.filters import survivors
 from deepinfer.sampling.logprobs import log_softmax, token_logprobs
-from deepinfer.sampling.params import GREEDY_BELOW
+from deepinfer.sampling.params import GREEDY_BELOW, ParamsError
 from deepinfer.sampling.slot_edits import SlotEdits, needs_edits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from deepinfer.interfaces import Request, SampleInput
+    from deepinfer.interfaces import Request, SampleInput, SamplingParams
 
 _NONE = -1  # no logprobs asked
+_WORD_LISTS = 64  # lists of bad words that are kept ready, those asked for last
 
 
 class Sampler:
@@ -54,6 +55,7 @@ class Sampler:
         self._eos_token_ids = tuple(eos_token_ids)
         self._bytes_of = token_bytes
         self._vocabulary: TokenBytes | None = None
+        self._bad_words: dict[tuple[str, ...], BadWords] = {}
         self._ids_V = np.arange(vocab_size, dtype=np.uint64)
         self._temperature_N = np.ones(num_slots)
         self._top_k_N = np.zeros(num_slots, np.int64)
@@ -69,8 +71,15 @@ class Sampler:
         self._edits: list[SlotEdits | None] = [None] * num_slots
         self._prompts: list[np.ndarray | None] = [None] * num_slots
 
+    def prepare(self, params: SamplingParams) -> None:
+        """Build what these parameters need beyond numbers, when a request comes in, so that no step pays or fails for it.
+
+        Parameters are taken as valid (see `params.validate`). Raises ParamsError where this sampler cannot serve them.
+        """
+        self._words_of(params)
+
     def admit(self, slot: int, request: Request) -> None:
-        """`slot` now follows `request`. Parameters are taken as valid (see `params.validate`)."""
+        """`slot` now follows `request`, whose parameters went through `prepare`."""
         params = request.params
         self._temperature_N[slot] = params.temperature
         self._top_k_N[slot] = params.top_k
@@ -86,9 +95,7 @@ class Sampler:
         self._edited_N[slot] = needs_edits(params)
         self._edits[slot] = None
         if self._edited_N[slot]:
-            if params.bad_words and self._vocabulary is None and self._bytes_of is not None:
-                self._vocabulary = TokenBytes(self._bytes_of)
-            self._edits[slot] = SlotEdits(request, self.vocab_size, self._eos_token_ids, self._vocabulary)
+            self._edits[slot] = SlotEdits(request, self.vocab_size, self._eos_token_ids, self._words_of(params))
 
     def release(self, slot: int) -> None:
         """Forget what `slot` held."""
@@ -182,6 +189,20 @@ class Sampler:
             scores_V, ids_K = self._candidates(slot, edited_V)
             found.append(token_logprobs(self._logprobs(slot, logits_V, scores_V, ids_K), token_id, k))
         return found
+
+    def _words_of(self, params: SamplingParams) -> BadWords | None:
+        words = params.bad_words
+        if not words:
+            return None
+        if self._bytes_of is None:
+            raise ParamsError(["bad_words are texts, and this model has no tokenizer.json: ban ids with logit_bias"])
+        if words not in self._bad_words:
+            if self._vocabulary is None:
+                self._vocabulary = TokenBytes(self._bytes_of)
+            if len(self._bad_words) == _WORD_LISTS:
+                del self._bad_words[next(iter(self._bad_words))]
+            self._bad_words[words] = BadWords(words, self._vocabulary)
+        return self._bad_words[words]
 
     def _candidates(self, slot: int, edited_V: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Scores after the temperature, and the ids that the filters leave (None: all)."""

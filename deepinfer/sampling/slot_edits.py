@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepinfer.sampling.bad_words import BadWords, TokenBytes
 from deepinfer.sampling.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deepinfer.interfaces import Request, SamplingParams
+    from deepinfer.sampling.bad_words import BadWords
 
 
 def needs_edits(params: SamplingParams) -> bool:
@@ -33,7 +33,7 @@ class SlotEdits:
     """The edits of one sequence. `apply` works in float64 [V] and in this order: bias, penalties, bad words, minimum, mask."""
 
     def __init__(
-        self, request: Request, vocab_size: int, eos_token_ids: Sequence[int], vocabulary: TokenBytes | None
+        self, request: Request, vocab_size: int, eos_token_ids: Sequence[int], bad_words: BadWords | None
     ) -> None:
         params = request.params
         self._params = params
@@ -45,10 +45,7 @@ class SlotEdits:
         self._bias_ids = np.fromiter(bias.keys(), np.int64, len(bias))
         self._bias = np.fromiter(bias.values(), np.float64, len(bias))
         self._penalised = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) != (1, 0, 0)
-        self._bad_words = None
-        if params.bad_words:
-            assert vocabulary is not None, "bad_words need the bytes of the tokens"
-            self._bad_words = BadWords(params.bad_words, vocabulary)
+        self._bad_words = bad_words
         self.history: History | None = None
         if self._penalised or self._bad_words:
             self.history = History(request.prompt_ids, vocab_size)

@@ -20,18 +20,20 @@ _CORE = re.compile(
     rf"|{_CLASS}"
     rf"|\(\?[=!](?:{_PROPERTY}|{_ESCAPE}|{_CLASS}|\w)\)(?![?*+{{])"  # looks ahead at one character
     r"|\((?!\?)|\(\?(?::|>|i:)|\)"
-    r"|\{\d{1,4}(?:,\d{0,4})?\}"
+    r"|\{\d{1,2}(?:,\d{0,2})?\}"
     r"|[^\\\[\](){}])",
 )
 
 
 def why_unreadable(pattern: str) -> str:
     """A clause that says why `pattern` is not taken; empty where it is."""
-    place = 0
+    place = depth = 0
     while place < len(pattern):
         atom = _CORE.match(pattern, place)
-        if atom is None:
+        if atom is None or (depth and atom[0].startswith(("(?=", "(?!"))):  # Oniguruma repeats no group of these
             return f"{pattern[place : place + 12]!r} is not of the regular expressions known here"
+        depth += atom[0].startswith("(") - (atom[0] == ")")
+        depth -= atom[0].startswith(("(?=", "(?!"))
         place = atom.end()
     try:
         with warnings.catch_warnings():

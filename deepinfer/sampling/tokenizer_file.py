@@ -7,6 +7,7 @@ out of what the library is given. Format: https://huggingface.co/docs/tokenizers
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -109,6 +110,8 @@ class TokenizerFile(Struct):
 def load_tokenizer(path: Path) -> tokenizers.Tokenizer:
     """The library's tokenizer of the file `path`. Raises TokenizerError, and nothing else."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise TokenizerError(path, "it is not a regular file")
         text = path.read_bytes().decode("utf-8")
         kind = _decoder_kind(msgspec.json.decode(text))
         if kind != "ByteLevel":

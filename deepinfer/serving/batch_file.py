@@ -41,6 +41,19 @@ class Line(msgspec.Struct, frozen=True):
     digest: str
 
 
+class DoubleKey(ValueError):
+    """A JSON object gives a key twice, and one of the values would be lost."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise DoubleKey(f"{double!r} is given twice in one object, and one of its values would be lost")
+    return found
+
+
 def read_lines(path: Path, settings: str = "") -> Iterator[Line]:
     """Lines of a file that hold anything. `settings` is any text that tells runs with different results apart."""
     with path.open("rb") as file:
@@ -56,7 +69,12 @@ def job_of(
 ) -> Job:
     """The job that a line asks for; one with `error` where it cannot be. `asked` are the `defaults` that a user set."""
     try:
-        item = json.loads(line.data)
+        item = json.loads(line.data.decode("utf-8"), object_pairs_hook=_object)
+    except UnicodeDecodeError as error:
+        byte = f"byte {error.start + 1} is 0x{line.data[error.start]:02x}"
+        return Job(params=defaults, error=f"line {line.number} is not UTF-8 ({byte}): save the file as UTF-8")
+    except DoubleKey as error:
+        return Job(params=defaults, error=f"line {line.number}: {error}")
     except (ValueError, RecursionError) as error:
         return Job(params=defaults, error=f'line {line.number} is no JSON ({error}): write a text as "…"')
     if isinstance(item, str):

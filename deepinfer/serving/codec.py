@@ -14,18 +14,13 @@ import deepseek_recipe as recipe
 import msgspec
 
 from deepinfer.interfaces import SamplingParams
+from deepinfer.serving.chat_checks import ChatError, check_messages, check_options
 from deepinfer.serving.chat_reader import MODEL, ChatReader, processor, raw_stream
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from deepinfer.sampling.tokenizer import BpeTokenizer
-
-_ROLES = "system, user, assistant, tool, latest_reminder"
-
-
-class ChatError(ValueError):
-    """A conversation that cannot be rendered; the message says where and what to write instead."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -84,9 +79,10 @@ class Codec:
         A conversation that ends in an assistant message is continued there. `asked` names the fields of `params` that somebody
         chose: those the format leaves alone, any other it may override. Raises ChatError.
         """
+        check_options(thinking=thinking, tools=tools, tool_choice=tool_choice, response_format=response_format)
         body: dict[str, Any] = {
             "model": MODEL,
-            "messages": _checked(messages),
+            "messages": check_messages(messages),
             "thinking": {"type": "enabled" if thinking else "disabled"},
             "temperature": params.temperature,
             "top_p": params.top_p,
@@ -150,39 +146,13 @@ class Codec:
             )
 
 
-def _checked(messages: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages as the library takes them, or ChatError with all that is plainly wrong with them."""
-    if isinstance(messages, str):
-        return [{"role": "user", "content": messages}]
-    if not isinstance(messages, list | tuple) or not messages:
-        raise ChatError(
-            f'a conversation is a list of messages such as {{"role": "user", "content": "…"}}; got {messages!r}'
-        )
-    problems = []
-    for number, message in enumerate(messages):
-        if not isinstance(message, dict) or "role" not in message:
-            problems.append(f'message {number} is {message!r}: write {{"role": "user", "content": "…"}}')
-        elif message["role"] not in _ROLES.split(", "):
-            problems.append(f"message {number} has the role {message['role']!r}: there are {_ROLES}")
-        elif isinstance(message.get("content"), list) and any(_is_image(part) for part in message["content"]):
-            problems.append(f"message {number} holds an image: only text is read so far")
-        elif message["role"] == "tool" and "tool_call_id" not in message:
-            problems.append(f"message {number} is a tool's result without tool_call_id: name the call it answers")
-    if problems:
-        raise ChatError("; ".join(problems))
-    *earlier, last = messages
-    return [*earlier, {"prefix": True, **last} if last["role"] == "assistant" else last]
-
-
-def _is_image(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") != "text"
-
-
 def _converted(body: dict[str, Any], options: recipe.ConversionOptions) -> recipe.ConversationRequest:
     try:
         return recipe.ChatCompletionRequest(body).convert(options)
     except recipe.ConversionError as error:
         raise ChatError(json.loads(error.body)["error"]["message"]) from error
+    except UnicodeEncodeError as error:
+        raise ChatError("the conversation holds half a surrogate pair, which is no text: mend its decoding") from error
     except (ValueError, TypeError, RecursionError) as error:  # what is no JSON, or nested too deeply
         raise ChatError(str(error)) from error
 

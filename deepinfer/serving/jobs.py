@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from deepinfer.interfaces import SamplingParams
-from deepinfer.sampling.params import find_problems
+from deepinfer.sampling.params import find_problems, is_broken
 from deepinfer.serving.codec import ChatError, ChatMessage, ChatPrompt, ChatReader, Codec
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Desk:
         if isinstance(prompt, str):
             if self._tokenizer is None:
                 raise ValueError("this model has no tokenizer.json: give the prompt as a list of token ids")
-            if any("\ud800" <= character <= "\udfff" for character in prompt):
+            if is_broken(prompt):
                 raise ValueError("the prompt holds half a surrogate pair, which is no text: mend its decoding")
             return [self._bos_token_id, *self._tokenizer.encode(prompt)]
         if not is_ids(prompt):

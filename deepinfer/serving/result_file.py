@@ -35,6 +35,8 @@ class ResultFile:
     def __init__(self, path: Path, lines: Iterable[Line]) -> None:
         self.path = path
         self.failed = 0
+        if path.exists() and not path.is_file():  # a device may have no end, and a pipe cannot be read again
+            raise ForeignOutput(f"output={path} is not a regular file: name another")
         self._file: BinaryIO = path.open("a+b")
         try:
             self._lock()

@@ -76,7 +76,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output_folder", type=Path)
     write_tokenizer(parser.parse_args().output_folder)
 

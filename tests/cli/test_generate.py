@@ -188,6 +188,12 @@ def test_an_output_of_another_input_or_other_settings_is_refused(
         (["prompts=in.jsonl", "output=nowhere/out.jsonl"], "nowhere"),
         (["prompts=in.jsonl", "output=in.jsonl"], "very file"),
         (["output=out.jsonl"], "no prompts="),
+        (["prompts=in.jsonl", "output=/dev/full"], "not a regular file"),
+        (["prompts=/dev/null"], "not a regular file"),
+        (["prompts=none.jsonl", "cache=prefix"], "cache=prefix"),
+        (["cache=prefix", "prompts=none.jsonl"], "no such file"),
+        (["sampling.seed=x", "prompts=none.jsonl"], "no such file"),
+        (["prompts=none.jsonl", "cache.memory_bytes=1", "cache=prefix"], "cache=prefix"),
     ],
 )
 def test_paths_that_cannot_be_are_config_errors(

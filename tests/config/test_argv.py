@@ -28,9 +28,9 @@ PROMPTS = [
 
 @pytest.mark.parametrize("text", PROMPTS)
 def test_free_text_is_verbatim(text: str) -> None:
-    line = parse([f"prompt={text}", f"model.path={text}", f"++model.revision={text}"])
+    line = parse([f"prompt={text}", f"model.path={text or '.'}", f"++model.revision={text or '.'}"])
     assert line.words == {"prompt": text}
-    assert line.texts == {"model.path": text, "model.revision": text}
+    assert line.texts == {"model.path": text or ".", "model.revision": text or "."}
     assert line.overrides == ()
     assert line.problems == ()
 
@@ -87,6 +87,12 @@ def test_optional_flag_value_does_not_swallow_an_override() -> None:
         (["format="], "no such format", ""),
         (["prompt=a", "prompt=b"], "prompt= is given twice", ""),
         (["output="], "nothing after the '='", "output=…"),
+        (["model.path="], "nothing after the '='", "model.path=…"),
+        (["sampling.seed=1", "sampling.seed=2"], "sampling.seed= is given twice", ""),
+        (["parallel=ep2", "+parallel=ep4"], "parallel= is given twice", ""),
+        (["model.path=a", "model.path=b"], "model.path= is given twice", ""),
+        (["prompt=\udcff"], "it holds bytes that are not UTF-8", ""),
+        (["sampling.seed=\udcff"], "it holds bytes that are not UTF-8", ""),
     ],
 )
 def test_mistakes(argv: list[str], found: str, fix: str) -> None:
@@ -112,3 +118,8 @@ def test_all_mistakes_are_collected() -> None:
     line = parse(["serv", "--tp=8", "format=jsn", "parallel", "cache=prefix"])
     assert [problem.asked for problem in line.problems] == ["--tp", "serv", "format=jsn", "parallel"]
     assert line.overrides == ("cache=prefix",)
+
+
+def test_names_of_files_may_be_any_bytes() -> None:
+    line = parse(["prompts=\udcff", "output=\udcfe"])
+    assert (line.words, line.problems) == ({"prompts": "\udcff", "output": "\udcfe"}, ())

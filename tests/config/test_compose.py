@@ -28,9 +28,10 @@ def test_overrides_reach_the_spec() -> None:
     assert spec.cache.memory_bytes == 1_500_000_000
 
 
-def test_last_one_wins() -> None:
-    assert load("model=v41_flash", "model=v41_tiny", "sampling.n=2", "sampling.n=3").sampling.n == 3
-    assert load("model=v41_flash", "model=v41_tiny").model.name == "v41_tiny"
+@pytest.mark.parametrize("overrides", [("model=v41_flash", "model=v41_tiny"), ("sampling.n=2", "++sampling.n=3")])
+def test_what_is_given_twice_is_refused(overrides: tuple[str, str]) -> None:
+    with pytest.raises(Refused, match="is given twice"):
+        load(*overrides)
 
 
 def test_one_group_in_two_places() -> None:

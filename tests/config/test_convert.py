@@ -83,7 +83,7 @@ BAD = [
     ("sampling.top_p", 1.01, "at most 1", ""),
     ("sampling.top_k", 1.5, "whole number", ""),
     ("sampling.min_p", 2, "at most 1", ""),
-    ("sampling.repetition_penalty", 0, "above 0", ""),
+    ("sampling.repetition_penalty", 0, "at least 0.01", ""),
     ("sampling.presence_penalty", 2.5, "at most 2", ""),
     ("sampling.frequency_penalty", -3, "at least -2", ""),
     ("sampling.max_tokens", 0, "at least 1", ""),

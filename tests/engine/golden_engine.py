@@ -18,12 +18,18 @@ GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden"
 
 def small_plan(*overrides: str) -> Plan:
     small = ["hardware=cpu", "model.max_model_len=512", "scheduler.max_num_seqs=8", "model.threads=1"]
-    spec = load(*small, *overrides)
+    spec = load(*_unless_given(small, overrides), *overrides)
     return resolve(spec, probe(spec))
 
 
 def golden_plan(*overrides: str) -> Plan:
-    return small_plan(f"model.path={GOLDEN / 'tiny_a'}", *overrides)
+    return small_plan(*_unless_given([f"model.path={GOLDEN / 'tiny_a'}"], overrides), *overrides)
+
+
+def _unless_given(ours: list[str], overrides: tuple[str, ...]) -> list[str]:
+    """Those of our overrides whose keys nobody else sets: a key may be given once."""
+    theirs = {override.partition("=")[0] for override in overrides}
+    return [override for override in ours if override.partition("=")[0] not in theirs]
 
 
 def golden_graph(*overrides: str) -> EngineGraph:

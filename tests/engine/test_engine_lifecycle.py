@@ -257,3 +257,12 @@ def test_stats_add_up() -> None:
     assert (stats.submitted, stats.admitted, stats.finished["length"]) == (2, 2, 2)
     assert stats.blocks_peak == 4 and stats.blocks_total == 40 and stats.slots_total == 6
     assert stats.host_s == stats.step_s > 0
+
+
+def test_what_cannot_be_prepared_is_refused_before_it_joins_the_line() -> None:
+    engine = toy_engine(toy_limits())
+    (kept,) = engine.submit(np.array([1, 2]), SamplingParams(max_tokens=3))
+    with pytest.raises(ParamsError, match="cannot be prepared"):
+        engine.submit(np.array([1, 2]), SamplingParams(bad_words=("unpreparable",)))
+    assert engine.unfinished == 1 and engine.stats().refused == 1
+    assert set(run_all(engine)) == {kept}

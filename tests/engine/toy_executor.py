@@ -13,6 +13,7 @@ from deepinfer.engine.engine import Engine
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepInput, StepOutput, TokenLogprobs
+from deepinfer.sampling.params import ParamsError
 
 RING = 5  # slots; one more than the window
 WINDOW = 4
@@ -146,6 +147,10 @@ class ToyExecutor:
 
     def collect(self) -> StepOutput:
         return self._output
+
+    def prepare(self, params: SamplingParams) -> None:
+        if "unpreparable" in params.bad_words:
+            raise ParamsError(["bad_words cannot be prepared"])
 
     def admit(self, slot: int, request: Request) -> None:
         assert slot not in self.requests, "a slot was given away twice"

@@ -113,3 +113,15 @@ def test_from_config_copies_what_a_request_has() -> None:
 def test_something_else_than_params() -> None:
     (problem,) = find_problems({"max_tokens": 3}, V)  # type: ignore[arg-type]
     assert "dict" in problem
+
+
+@pytest.mark.parametrize("name", ["stop", "bad_words"])
+def test_texts_are_bounded_and_can_be_encoded(name: str) -> None:
+    most = {"stop": 256, "bad_words": 1000}[name]
+    assert problems_of(**{name: ["é" * 500] * most}) == []
+    (too_many,) = problems_of(**{name: ["a"] * (most + 1)})
+    assert f"{name} holds {most + 1} texts" in too_many and str(most) in too_many
+    (too_long,) = problems_of(**{name: ["é" * 501]})
+    assert "1002 bytes" in too_long and len(too_long) < 200
+    (broken,) = problems_of(**{name: ["fine", "half \udfff"]})
+    assert broken.startswith(name) and "surrogate" in broken and broken.encode()

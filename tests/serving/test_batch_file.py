@@ -66,7 +66,7 @@ def test_what_a_line_or_the_command_line_chose_wins_over_the_format(desk: Desk) 
     ("value", "hint"),
     [
         (b"{", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        (b"\xff\xfe", "not UTF-8"),
         (b"[" * 200_000, "no JSON"),
         (5, "holds 5"),
         ({}, "none of prompt"),
@@ -155,3 +155,21 @@ def test_an_output_of_something_else_is_refused_and_left_alone(tmp_path: Path, c
 def test_two_runs_cannot_share_an_output(tmp_path: Path) -> None:
     with ResultFile(tmp_path / "out", LINES), pytest.raises(ForeignOutput, match="another run"):
         ResultFile(tmp_path / "out", LINES)
+
+
+def test_an_output_without_an_end_is_refused() -> None:
+    with pytest.raises(ForeignOutput, match="not a regular file"):
+        ResultFile(Path("/dev/full"), LINES)
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        (b'{"prompt": "a", "prompt": "b"}', "'prompt' is given twice"),
+        (b'{"prompt": "a", "sampling": {"seed": 1, "seed": 2}}', "'seed' is given twice"),
+        (b'"a\xff"', "not UTF-8 (byte 3 is 0xff)"),
+    ],
+)
+def test_what_cannot_be_read_costs_its_line_alone(desk: Desk, data: bytes, hint: str) -> None:
+    error = job(desk, data).error
+    assert error is not None and error.startswith("line 3") and hint in error
