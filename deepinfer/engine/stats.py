@@ -27,7 +27,6 @@ class Totals:
     refused: int = 0
     finished: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0, "abort": 0, "error": 0})
     step_s: float = 0.0
-    executor_s: float = 0.0
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
