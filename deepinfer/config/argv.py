@@ -14,18 +14,27 @@ from msgspec import Struct
 from deepinfer.config.errors import Problem, listed, nearest
 from deepinfer.config.keys import leaf_keys, text_keys
 
-VERBS = ("generate", "plan", "serve", "chat", "bench", "simulate", "tune", "doctor", "launch", "run_batch")
+VERBS = ("generate", "plan", "serve", "chat", "bench", "simulate", "tune", "doctor", "launch", "rank", "run_batch")
 WORDS = {  # strings of a verb, not of the configuration → the values they may have; () for free text
     "prompt": (),
     "prompts": (),
     "output": (),
-    "format": ("text", "json", "mermaid"),
+    "format": ("text", "json", "mermaid", "ranks"),
     "explain": (),
+    "diff": (),
+    "out": (),
+    "plan": (),
+    "role": (),
+    "replica": (),
 }
 WORDS_OF_VERB = {
     "generate": ("prompt", "prompts", "output"),
-    "plan": ("format", "explain"),
+    "plan": ("format", "explain", "diff", "out"),
     "doctor": ("format",),
+    "launch": ("out",),
+    "bench": ("format", "out"),
+    "tune": ("format", "out"),
+    "rank": ("plan", "role", "replica"),
 }
 FLAGS = {  # flag → whether a value follows it; "?" where it may
     "--help": "",
@@ -45,7 +54,7 @@ FLAGS = {  # flag → whether a value follows it; "?" where it may
     "--multirun": "",
     "-m": "",
 }
-PATH_WORDS = ("prompts", "output")  # names of files, which may be any bytes
+PATH_WORDS = ("prompts", "output", "diff", "out", "plan")  # names of files, which may be any bytes
 WORD_FLAGS = {"help": "--help", "version": "--version"}  # as a first word
 CFGS = ("job", "hydra", "all")
 INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -60,6 +69,11 @@ class Invocation(Struct, frozen=True, kw_only=True):
     output: str | None = None
     format: str = "text"
     explain: str | None = None
+    diff: str | None = None  # file with a plan to compare with
+    out: str | None = None  # folder for what the verb writes
+    plan: str | None = None  # file with a plan to run
+    role: str | None = None
+    replica: str | None = None
     overrides: tuple[str, ...] = ()  # as typed, without verb, flags and the strings above
     choices: dict[str, str] = {}  # group (or group@package) → chosen option
 

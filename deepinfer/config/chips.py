@@ -54,6 +54,7 @@ class Chip(Hardware, frozen=True, kw_only=True):
     memory_bytes: Fact[Bytes]
     memory_bandwidth_bytes_per_s: Fact[BytesPerSecond]
     peak_flops_by_dtype: dict[str, Fact[FlopsPerSecond]]  # dense, dtype names as in safetensors but lower case
+    node_devices: Fact[Positive]  # devices that share a host
     links: dict[str, Link]
     toolkit: dict[str, Fact[str]]
     platform: dict[str, Fact[str]]

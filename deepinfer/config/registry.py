@@ -3,7 +3,7 @@
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from deepinfer.config import chips, specs, surroundings, tasks
+from deepinfer.config import chips, clusters, costs, launchers, specs, surroundings, sweeps, tasks, workloads
 from deepinfer.config.leaves import Component
 
 ENTRY_POINTS = "deepinfer.components"  # an entry's name is the tag, its value a Struct derived from a group's base
@@ -19,6 +19,7 @@ BUILT_IN: dict[type[Component], tuple[type[Component], ...]] = {
         tasks.Simulate,
         tasks.Tune,
         tasks.Launch,
+        tasks.Rank,
         tasks.RunBatch,
     ),
     specs.Model: (specs.Model,),
@@ -45,16 +46,17 @@ BUILT_IN: dict[type[Component], tuple[type[Component], ...]] = {
     ),
     surroundings.Grammar: (surroundings.NoGrammar, surroundings.Llguidance, surroundings.Xgrammar),
     surroundings.Serving: (surroundings.Serving,),
-    surroundings.Workload: (surroundings.SteadyWorkload, surroundings.TraceWorkload),
-    surroundings.Launcher: (
-        surroundings.LocalLauncher,
-        surroundings.TorchrunLauncher,
-        surroundings.SlurmLauncher,
-        surroundings.RayLauncher,
-        surroundings.KubernetesLauncher,
+    workloads.Workload: (workloads.SteadyWorkload, workloads.TraceWorkload),
+    costs.Cost: (costs.RooflineCost,),
+    launchers.Launcher: (
+        launchers.LocalLauncher,
+        launchers.TorchrunLauncher,
+        launchers.SlurmLauncher,
+        launchers.RayLauncher,
+        launchers.KubernetesLauncher,
     ),
-    surroundings.Cluster: (surroundings.NoCluster,),
-    surroundings.Sweep: (surroundings.NoSweep,),
+    clusters.Cluster: (clusters.NoCluster,),
+    sweeps.Sweep: (sweeps.NoSweep,),
 }
 
 

@@ -9,6 +9,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from deepinfer.config.chips import Hardware
+from deepinfer.config.clusters import Cluster
+from deepinfer.config.costs import Cost
+from deepinfer.config.launchers import Launcher
 from deepinfer.config.leaves import (
     Auto,
     Bytes,
@@ -21,16 +24,10 @@ from deepinfer.config.leaves import (
     Text,
     TokenId,
 )
-from deepinfer.config.surroundings import (
-    Cluster,
-    Executor,
-    Grammar,
-    Launcher,
-    Serving,
-    Sweep,
-    Workload,
-)
+from deepinfer.config.surroundings import Executor, Grammar, Serving
+from deepinfer.config.sweeps import Sweep
 from deepinfer.config.tasks import Task
+from deepinfer.config.workloads import Workload
 
 Verify = Literal["auto", "coupled", "rejection"]
 Int64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -230,6 +227,7 @@ class Spec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grammar: Grammar
     serving: Serving
     workload: Workload
+    cost: Cost
     launcher: Launcher
     cluster: Cluster
     sweep: Sweep

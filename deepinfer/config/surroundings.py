@@ -1,10 +1,10 @@
-"""What stands around the engine: executors, grammars, the server, the load, the cluster."""
+"""What stands around the engine: executors, grammars, the server."""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from deepinfer.config.leaves import Component, Positive, Seconds, Share, Text
+from deepinfer.config.leaves import Component, Seconds, Text
 
 
 class Executor(Component, frozen=True, kw_only=True):
@@ -51,59 +51,3 @@ class Xgrammar(Grammar, frozen=True, kw_only=True, tag="xgrammar"):
 class Serving(Component, frozen=True, kw_only=True, tag="http"):
     host: Text  # address to listen at
     port: Annotated[int, Meta(ge=0, le=65535)]  # 0 takes a free one
-
-
-class Workload(Component, frozen=True, kw_only=True):
-    """The load a plan is costed for."""
-
-
-class SteadyWorkload(Workload, frozen=True, kw_only=True, tag="steady"):
-    """Requests of one size: means in tokens, and the share of the prompt that is in the cache already."""
-
-    prompt_tokens: Positive  # mean of a prompt
-    output_tokens: Positive  # mean of an answer
-    cached_share: Share  # part of the prompts that is in the cache already
-
-
-class TraceWorkload(Workload, frozen=True, kw_only=True, tag="trace"):
-    path: Text | None  # file of requests and arrival times
-
-
-class Launcher(Component, frozen=True, kw_only=True):
-    """Who starts the ranks."""
-
-
-class LocalLauncher(Launcher, frozen=True, kw_only=True, tag="local"):
-    pass
-
-
-class TorchrunLauncher(Launcher, frozen=True, kw_only=True, tag="torchrun"):
-    pass
-
-
-class SlurmLauncher(Launcher, frozen=True, kw_only=True, tag="slurm"):
-    pass
-
-
-class RayLauncher(Launcher, frozen=True, kw_only=True, tag="ray"):
-    pass
-
-
-class KubernetesLauncher(Launcher, frozen=True, kw_only=True, tag="kubernetes"):
-    pass
-
-
-class Cluster(Component, frozen=True, kw_only=True):
-    """Site facts and a verified combination."""
-
-
-class NoCluster(Cluster, frozen=True, kw_only=True, tag="none"):
-    pass
-
-
-class Sweep(Component, frozen=True, kw_only=True):
-    """A tuning recipe."""
-
-
-class NoSweep(Sweep, frozen=True, kw_only=True, tag="none"):
-    pass

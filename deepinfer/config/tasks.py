@@ -43,5 +43,9 @@ class Launch(Task, frozen=True, kw_only=True, tag="launch"):
     pass
 
 
+class Rank(Task, frozen=True, kw_only=True, tag="rank"):
+    """One rank of a rendered plan; the files of `launch` call it."""
+
+
 class RunBatch(Task, frozen=True, kw_only=True, tag="run_batch"):
     pass

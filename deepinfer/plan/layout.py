@@ -4,6 +4,8 @@ Ranks of a role lie replica by replica; inside a replica attention-parallel inde
 the ranks that share a prompt are neighbours. Expert groups are runs of `expert` consecutive ranks.
 """
 
+from msgspec import structs
+
 from deepinfer.arch.config import V41Config
 from deepinfer.config.chips import Chip
 from deepinfer.config.specs import Parallel
@@ -16,6 +18,7 @@ def lay_out(roles: Roles, config: V41Config, chip: Chip, engram: dict[str, str])
     """Every rank of every role; `engram` says for each role where the n-gram tables live."""
     role_plans: list[RolePlan] = []
     ranks: list[RankPlan] = []
+    per_node, num_nodes = chip.node_devices.value, 0
     for name, replicas, parallel in roles:
         role_plans.append(
             RolePlan(
@@ -31,10 +34,23 @@ def lay_out(roles: Roles, config: V41Config, chip: Chip, engram: dict[str, str])
             )
         )
         for replica in range(replicas):
-            ranks += _replica(name, replica, len(ranks), parallel, config, sharded=engram[name] != "replicated")
+            replica_ranks = _replica(name, replica, len(ranks), parallel, config, sharded=engram[name] != "replicated")
+            ranks += [_placed(rank, index, num_nodes, per_node) for index, rank in enumerate(replica_ranks)]
+            num_nodes += -(-parallel.num_ranks // per_node)
     domain, devices = widest_link(chip)
     num_domains = -(-len(ranks) // devices) if domain else len(ranks)
-    return Layout(num_ranks=len(ranks), num_domains=num_domains, roles=tuple(role_plans), ranks=tuple(ranks))
+    return Layout(
+        num_ranks=len(ranks),
+        num_nodes=num_nodes,
+        num_domains=num_domains,
+        roles=tuple(role_plans),
+        ranks=tuple(ranks),
+    )
+
+
+def _placed(rank: RankPlan, index: int, first_node: int, per_node: int) -> RankPlan:
+    """The rank on its node: a replica fills its nodes one after the other."""
+    return structs.replace(rank, node=first_node + index // per_node, device=index % per_node)
 
 
 def _replica(
@@ -50,6 +66,8 @@ def _replica(
         found.append(
             RankPlan(
                 rank=first_rank + index,
+                node=0,
+                device=0,
                 role=role,
                 replica=replica,
                 attention_dp=index // parallel.context,

@@ -11,6 +11,7 @@ from deepinfer.config.specs import Spec
 from deepinfer.plan.capacity import Fit, fit
 from deepinfer.plan.catalog import choose_ops, used_backends
 from deepinfer.plan.checks import LAYOUT_RULES, OPTION_RULES, check
+from deepinfer.plan.cost.types import CostPlan
 from deepinfer.plan.differences import differences
 from deepinfer.plan.digest import digest, numerics_digest, rank_digest
 from deepinfer.plan.engram_place import place_tables
@@ -84,6 +85,7 @@ def _plan(scene: Scene, layout: Layout, fitted: Fit, choices: dict[str, str], le
         graph=build_graph(case, ops),
         ops=ops,
         floors=floors_of(case.chip, used_backends(ops)),
+        cost=CostPlan(),
         decisions=tuple(ledger.decisions),
         notes=tuple(ledger.notes),
         warnings=tuple(ledger.warnings),
@@ -175,4 +177,5 @@ def _hardware_plan(case: Case) -> HardwarePlan:
         measured=measured,
         domain=domain,
         domain_devices=devices,
+        node_devices=case.chip.node_devices.value,
     )

@@ -11,13 +11,11 @@ from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config
 from deepinfer.config.errors import Refused
 from deepinfer.config.specs import Sampling, Scheduler
+from deepinfer.plan.cost.types import CostPlan
+from deepinfer.plan.frozen import Frozen
 
 Place = Literal["device", "host", "nowhere"]
 Resident = Literal["packed", "expanded"]  # as the checkpoint stores it, or every element in `dtype`
-
-
-class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all parts of a plan."""
 
 
 class PlanErrors(Refused):
@@ -79,12 +77,15 @@ class HardwarePlan(Frozen, frozen=True, kw_only=True):
     measured: bool
     domain: str  # the link that joins most devices at full speed; empty where there is none
     domain_devices: int
+    node_devices: int  # that share a host
 
 
 class RankPlan(Frozen, frozen=True, kw_only=True, array_like=True):
     """One rank. Ranges are half-open; experts are slots of the expert-parallel group, engram rows one range a table."""
 
     rank: int
+    node: int  # of all nodes of the plan; a replica begins on a node of its own
+    device: int  # within its node
     role: str
     replica: int
     attention_dp: int
@@ -113,6 +114,7 @@ class Layout(Frozen, frozen=True, kw_only=True):
     """Who does what."""
 
     num_ranks: int
+    num_nodes: int
     num_domains: int
     roles: tuple[RolePlan, ...]
     ranks: tuple[RankPlan, ...]
@@ -232,6 +234,7 @@ class Plan(Frozen, frozen=True, kw_only=True):
     graph: tuple[Node, ...]
     ops: tuple[OpChoice, ...]
     floors: tuple[Floor, ...]
+    cost: CostPlan
     decisions: tuple[Decision, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
