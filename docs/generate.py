@@ -1,15 +1,16 @@
-"""Write docs/configuration.md from the configuration tree itself.
+"""Write docs/configuration.md from the configuration tree itself, and the tables of docs/clusters.md.
 
-python docs/generate.py            writes the page
-python docs/generate.py --check    exits 1 when the page is out of date
+python docs/generate.py            writes the pages
+python docs/generate.py --check    exits 1 when one of them is out of date, and says which
 """
 
 import sys
 from pathlib import Path
 
+import clusters_table
 from keys import keys_of
 
-from deepinfer.cli.help import WORD_HELP, is_planned, options, purpose
+from deepinfer.cli.help import HEADER, WORD_HELP, is_planned, options, purpose
 from deepinfer.config.argv import WORDS_OF_VERB
 from deepinfer.config.specs import Spec
 
@@ -72,15 +73,21 @@ def _lines(group: str, name: str) -> list[str]:
 
 
 def _body(group: str, name: str) -> str:
-    body = "\n".join(_lines(group, name)[1:]).strip()
+    lines = _lines(group, name)
+    told = next(index for index, line in enumerate(lines) if not line.startswith(HEADER))
+    body = "\n".join([*lines[:told], *lines[told + 1 :]]).strip()
     return f"<details><summary><code>{group}={name}</code></summary>\n\n```yaml\n{body}\n```\n\n</details>\n"
 
 
 def main() -> int:
-    text = render()
+    pages = {PAGE: render(), clusters_table.PAGE: clusters_table.render()}
+    old = [page.name for page, text in pages.items() if not page.is_file() or page.read_text("utf-8") != text]
     if "--check" in sys.argv[1:]:
-        return int(not PAGE.is_file() or PAGE.read_text("utf-8") != text)
-    PAGE.write_text(text, "utf-8")
+        for name in old:
+            print(f"docs/{name} is out of date; type: python docs/generate.py", file=sys.stderr)
+        return int(bool(old))
+    for page, text in pages.items():
+        page.write_text(text, "utf-8")
     return 0
 
 

@@ -3,16 +3,19 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from deepinfer.config.chips import Hardware
+from deepinfer.config.keys import struct_of
 from deepinfer.config.leaves import Component
 from deepinfer.config.registry import BUILT_IN
 from deepinfer.config.specs import Spec
 
-FIELD = re.compile(r"    (\w+): (.+?)(?:  # (.+))?")
+COMMENT = re.compile(r"  # (.+)$")
 TAKES = {
     "Positive": "1 …",
     "Count": "0 …",
@@ -23,6 +26,13 @@ TAKES = {
     "Seconds": "time",
     "Bytes": "size",
     "Text": "text",
+    "Verified": "mapping",
+    "Rate": "number",
+    "PartOf": "0 … 1",
+    "Daily": "number",
+    "Port": "port",
+    "Day": "date",
+    "Commit": "commit",
     "Auto": "auto",
     "None": "null",
     "bool": "true, false",
@@ -55,29 +65,52 @@ def keys_of(group: str) -> list[Key]:
 
 
 def _keys(struct: type[msgspec.Struct], path: str) -> Iterator[Key]:
-    written = {}
+    written: dict[str, tuple[ast.expr, str]] = {}
     for ancestor in reversed(struct.__mro__):
         if issubclass(ancestor, msgspec.Struct) and ancestor not in (msgspec.Struct, Component):
-            matches = map(FIELD.fullmatch, inspect.getsource(ancestor).splitlines())
-            written |= {match[1]: (match[2], match[3] or "") for match in matches if match}
+            written |= _written(inspect.getsource(ancestor))
     for field in msgspec.structs.fields(struct):
-        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+        if field.type is Hardware:  # the keys of a chip, which carry their own sources
+            yield Key(
+                f"{path}.{field.name}", "a chip", f"option by `hardware@{path}.{field.name}=…`, keys as `hardware`"
+            )
+        elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             yield from _keys(field.type, f"{path}.{field.name}")
         elif field.name in written:
             annotation, meaning = written[field.name]
-            yield Key(f"{path}.{field.name}", ", ".join(_takes(ast.parse(annotation, mode="eval").body)), meaning)
+            yield Key(
+                f"{path}.{field.name}", ", ".join(_takes(annotation, vars(sys.modules[struct.__module__]))), meaning
+            )
+            if (nested := struct_of(field.type)) is not None:
+                yield from _keys(nested, f"{path}.{field.name}")
 
 
-def _takes(node: ast.expr) -> Iterator[str]:
-    """What a written type lets through, in words."""
+def _written(source: str) -> dict[str, tuple[ast.expr, str]]:
+    """Field → its type as written, and the comment that stands behind it on its first or its last line."""
+    lines, (struct,) = source.splitlines(), ast.parse(source).body
+    assert isinstance(struct, ast.ClassDef)
+    found = {}
+    for node in struct.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            comments = (COMMENT.search(lines[number - 1]) for number in (node.lineno, node.end_lineno or node.lineno))
+            found[node.target.id] = node.annotation, next((match[1] for match in comments if match), "")
+    return found
+
+
+def _takes(node: ast.expr, names: Mapping[str, Any]) -> Iterator[str]:
+    """What a written type lets through, in words; `names` are those of its module."""
     if isinstance(node, ast.BinOp):
-        yield from _takes(node.left)
-        yield from _takes(node.right)
+        yield from _takes(node.left, names)
+        yield from _takes(node.right, names)
     elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
         yield ast.unparse(node.slice).strip("()").replace("'", "")
     elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated":
-        yield from _takes(node.slice.elts[0])  # type: ignore[attr-defined]
+        yield from _takes(node.slice.elts[0], names)  # type: ignore[attr-defined]
+    elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Fact":
+        yield from _takes(node.slice, names)
     elif isinstance(node, ast.Subscript):
-        yield from _takes(node.value)
-    else:
-        yield TAKES[ast.unparse(node)]
+        yield from _takes(node.value, names)
+    elif (name := ast.unparse(node)) in TAKES:
+        yield TAKES[name]
+    else:  # a name for an annotated type, without words of its own
+        yield TAKES[get_args(names[name])[0].__name__]

@@ -1,97 +1,220 @@
-"""`plan explain=KEY`: where a value was written, and if it was "auto", how it was settled; what the plan says of an op."""
+"""`plan explain=KEY`: who set a value and what that replaced, how an "auto" was settled, and what depends on it."""
 
-from functools import reduce
-from importlib import resources
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import yaml
 
+from deepinfer.cli.parts import Part, parts_of
+from deepinfer.cli.what_if import Settled, Tried, tries
 from deepinfer.config.argv import Invocation
 from deepinfer.config.convert import show
 from deepinfer.config.errors import Problem, Refused, nearest
+from deepinfer.config.history import Origin
+from deepinfer.config.keys import text_keys
+from deepinfer.config.misnamed import options_of
+from deepinfer.config.neighbours import neighbours, other_options
+from deepinfer.config.provenance import Provenance, trace
 from deepinfer.config.specs import Spec
 from deepinfer.plan.types import Decision, Plan
 
 LABEL = 10  # columns
+PRIMARY = "conf/config.yaml"  # where every group's default option is chosen
+NOT_TRIED = ("task",)  # groups of which another option is another program
+
+
+class Former(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that somebody later replaced."""
+
+    value: str
+    origin: str
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One key: its value, what was asked and by whom, the rule that settled it, what came second at which cost."""
+    """One key, group or part of a plan. `replaced` is newest first; `tried` are neighbours, the last of which planned."""
 
     key: str
     value: str
     asked: str = ""
     origin: str = ""
+    chosen: str = ""  # by whom the option whose file says so
+    replaced: tuple[Former, ...] = ()
     because: str = ""
     second: str = ""
     estimate: str = ""
+    needs: tuple[str, ...] = ()
+    needed_by: tuple[str, ...] = ()
+    tried: tuple[Tried, ...] = ()
+    not_tried: str = ""  # why no neighbour was tried
 
     def text(self) -> str:
         """A few lines for people."""
         second = f"{self.second}{f': {self.estimate}' if self.estimate else ''}"
-        rows = (("asked", f"{self.asked} ({self.origin})" if self.origin else ""), ("because", self.because))
-        told = [f"  {label:<{LABEL}}{row}" for label, row in (*rows, ("second", second)) if row]
-        return "\n".join([f"{self.key} = {self.value}", *told])
+        rows = [
+            ("asked", f"{self.asked} ({self.origin})" if self.origin else ""),
+            ("through", self.chosen),
+            *(("replaced", f"{former.value} ({former.origin})") for former in self.replaced),
+            ("because", self.because),
+            ("second", second),
+            ("needs", " ".join(self.needs)),
+            ("for", " ".join(self.needed_by)),
+        ]
+        told = [(label, row) for label, row in rows if row]
+        told += [row for each in self.tried for row in each.rows()]
+        told += [("tried", f"nothing: {self.not_tried}")] if self.not_tried else []
+        return "\n".join([f"{self.key} = {self.value}", *(f"  {label:<{LABEL}}{row}" for label, row in told)])
 
 
-def explain(key: str, spec: Spec, invocation: Invocation, plan: Plan) -> list[Explanation]:
-    """One dotted key or group of the configuration; or what only a plan has: an op or all "ops", a line of "memory".
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """What an explanation is made from. Without `settled` the plan was refused."""
 
-    Raises Refused for a key that neither has.
+    invocation: Invocation
+    provenance: Provenance
+    settled: Settled | None
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.settled.plan if self.settled else None
+
+    def tries(self, lever: str, others: Sequence[Any]) -> tuple[Tried, ...]:
+        """What moves when the key or group `lever` is one of `others`."""
+        return tries(lever, others, self.invocation, self.settled) if self.settled and lever else ()
+
+
+def explain(key: str, spec: Spec, invocation: Invocation, settled: Settled | None = None) -> list[Explanation]:
+    """One dotted key or group of the configuration; or what only a plan has: an op, a line of memory, a part of the
+    graph, a figure of its cost; or all of a section ("ops", "memory", "graph", "cost").
+
+    Without a plan (it was refused) only a key or a group can be explained. Raises Refused for anything unknown.
     """
-    values, of_plan = _flat(msgspec.to_builtins(spec)), _of_plan(plan)
-    if key not in values and key not in Spec.__struct_fields__:
-        found = [item for name, item in of_plan.items() if key in _names(name)]
-        if found:
-            return found
-        groups = dict.fromkeys(name.partition(".")[0] for name in of_plan)
-        close = nearest(key, [*values, *Spec.__struct_fields__, *of_plan, *groups])
-        fix = f"plan explain={close}" if close else ""
-        raise Refused([Problem(asked=f"explain={key}", found="no such key in this configuration", fix=fix)])
-    asked = (invocation.choices.get(key, "") if key in Spec.__struct_fields__ else show(values[key])) or ""
-    decision = _decision(key, asked, plan)
-    settled = (
-        {"because": decision.rule, "second": decision.runner_up, "estimate": decision.estimate} if decision else {}
-    )
-    value = decision.value if decision else asked
-    return [Explanation(key=key, value=value, asked=asked, origin=_origin(key, invocation), **settled)]
+    provenance = trace(invocation.overrides, invocation.texts, invocation.config_dir)
+    scene = Scene(invocation=invocation, provenance=provenance, settled=settled)
+    values = _flat(msgspec.to_builtins(spec))
+    parts = parts_of(settled.plan) if settled else {}
+    if group := _group(key, invocation.choices):
+        section = [part for name, part in parts.items() if name.startswith(f"{key}.") and name not in values]
+        return [_of_group(group, scene), *(_of_part(part, scene, vary=False) for part in section)]
+    if leaves := [name for name in values if name == key or name.startswith(f"{key}.")]:
+        return [_of_key(name, values[name], scene, vary=_varies(name, key)) for name in leaves]
+    if found := [part for name, part in parts.items() if key in _names(name)]:
+        return [_of_part(part, scene, vary=len(found) == 1) for part in found]
+    sections = dict.fromkeys(name.partition(".")[0] for name in parts)
+    close = nearest(key, [*values, *invocation.choices, *parts, *sections])
+    fix = f"plan explain={close}" if close else ""
+    raise Refused([Problem(asked=f"explain={key}", found="no such key in this configuration", fix=fix)])
+
+
+def _varies(name: str, key: str) -> bool:
+    """Whether a neighbour of the leaf `name` tells what depends on `key`: of a figure with its source, the figure."""
+    return name in (key, f"{key}.value")
+
+
+def _group(key: str, choices: dict[str, str]) -> str:
+    """The choice that a key names: a group, group@package, or the package alone; empty for none."""
+    if key in choices:
+        return key
+    return next((choice for choice in choices if choice.partition("@")[2] == key), "")
 
 
 def _names(name: str) -> set[str]:
-    """What a line of a plan may be called: "memory.decode.experts", its section, or its own name alone."""
+    """What a part of a plan may be called: "memory.decode.experts", its section, or its own name alone."""
     section, _, rest = name.partition(".")
     return {name, section, rest, rest.rpartition(".")[2]}
 
 
-def _decision(key: str, asked: str, plan: Plan) -> Decision | None:
+def _of_group(group: str, scene: Scene) -> Explanation:
+    option = scene.invocation.choices[group]
+    decision = _decision(group, option, scene.plan)
+    now = decision.value if decision else option
+    others = [name for name in other_options(option, options_of(group.partition("@")[0])) if name != now]
+    return Explanation(
+        key=group,
+        value=now,
+        **_asked(scene.provenance.of(group), option),
+        **_settled(decision),
+        tried=scene.tries(group, others) if group not in NOT_TRIED else (),
+        not_tried="another task is another command" if group in NOT_TRIED else "",
+    )
+
+
+def _of_key(key: str, value: Any, scene: Scene, *, vary: bool) -> Explanation:
+    decision = _decision(key, value, scene.plan)
+    others = neighbours(key, value, _plain(decision.value) if decision else None)
+    origins = scene.provenance.of(key)
+    return Explanation(
+        key=key,
+        value=decision.value if decision else show(value),
+        **_asked(origins, show(value)),
+        chosen=_through(key, origins, scene),
+        **_settled(decision),
+        tried=scene.tries(key, others) if vary else (),
+        not_tried=_why_not(key) if scene.plan and vary and not others else "",
+    )
+
+
+def _of_part(part: Part, scene: Scene, *, vary: bool) -> Explanation:
+    """A part of a plan; and what depends on the option behind it."""
+    fields = {name: getattr(part, name) for name in ("key", "value", "because", "second", "needs", "needed_by")}
+    return Explanation(**fields, tried=scene.tries(part.lever, part.others) if vary else ())
+
+
+def _asked(origins: tuple[Origin, ...], otherwise: str) -> dict[str, Any]:
+    if not origins:
+        return {"asked": otherwise, "origin": "nobody: the default of this key"}
+    *former, last = origins
+    replaced = tuple(Former(value=show(origin.value), origin=str(origin)) for origin in reversed(former))
+    return {"asked": show(last.value), "origin": str(last), "replaced": replaced}
+
+
+def _settled(decision: Decision | None) -> dict[str, Any]:
+    if decision is None:
+        return {}
+    return {"because": decision.rule, "second": decision.runner_up, "estimate": decision.estimate}
+
+
+def _decision(key: str, asked: Any, plan: Plan | None) -> Decision | None:
     """How an "auto" was settled, be it under the key itself or as a consequence of another one."""
+    if plan is None:
+        return None
     if found := next((decision for decision in plan.decisions if decision.key == key), None):
         return found
-    if asked == "auto" and key == "cache.num_blocks":
-        rule = f"as many blocks of {plan.model.padded_block_bytes:,} B as cache.memory_bytes holds"
-        return Decision(key=key, value=f"{plan.capacity.num_blocks}", rule=rule)
-    if asked == "auto" and key == "model.name":
-        return next((decision for decision in plan.decisions if decision.key == "model"), None)
-    return None
-
-
-def _of_plan(plan: Plan) -> dict[str, Explanation]:
-    """What a plan has that no key of the configuration sets by itself."""
-    found = {
-        f"ops.{choice.op}": Explanation(
-            key=f"ops.{choice.op}", value=choice.backend, because=choice.reason, second=choice.runner_up
-        )
-        for choice in plan.ops
+    if asked != "auto":
+        return None
+    pool = plan.memory[-1].item("kv_pool").num_bytes
+    block = f"{plan.model.padded_block_bytes:,} B"
+    follows = {
+        "cache.num_blocks": (f"{plan.capacity.num_blocks}", f"as many blocks of {block} as cache.memory_bytes holds"),
+        "cache.memory_bytes": (f"{pool}", f"{plan.capacity.num_blocks:,} blocks of {block}"),
+        "model.max_model_len": (f"{plan.model.max_model_len}", "as long as the model and the cache allow"),
     }
-    for memory in plan.memory:
-        role = "" if memory.role == "all" else f"{memory.role}."
-        for item in memory.items:
-            note = item.note or ("as the ops hold it" if item.num_bytes else "")
-            key = f"memory.{role}{item.name}"
-            found.setdefault(key, Explanation(key=key, value=f"{item.num_bytes:,} B a rank", because=note))
-    return found
+    if key == "model.name":
+        return _decision("model", asked, plan)
+    return Decision(key=key, value=follows[key][0], rule=follows[key][1]) if key in follows else None
+
+
+def _plain(text: str) -> Any:
+    """The number that a decision names, else its text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _through(key: str, origins: tuple[Origin, ...], scene: Scene) -> str:
+    """Which choice brought in the file that sets a key, and who made it; empty where it is the default."""
+    file, choices = origins[-1].file if origins else "", scene.invocation.choices
+    packages = {choice.partition("@")[2] or choice: choice for choice in choices}
+    group = packages.get(max((name for name in packages if key.startswith(f"{name}.")), key=len, default=""), "")
+    chooser = scene.provenance.last(group) if group else None
+    if not file or chooser is None or chooser.file == PRIMARY or f"{group.partition('@')[0]}/" not in file:
+        return ""
+    return f"{group}={choices[group]} ({chooser})"
+
+
+def _why_not(key: str) -> str:
+    return "it is free text" if key in text_keys() else "no other value suggests itself"
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -101,41 +224,3 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
     return {
         key: leaf for name, item in value.items() for key, leaf in _flat(item, f"{path}.{name}".lstrip(".")).items()
     }
-
-
-def _origin(key: str, invocation: Invocation) -> str:
-    """The override, or the file, that says so."""
-    for override in invocation.overrides:
-        if override.lstrip("+").partition("=")[0] in (key, f"{key}@_global_"):
-            return f"command line: {override}"
-    if key in Spec.__struct_fields__:
-        return "conf/config.yaml"
-    package, group, option = _group_of(key, invocation.choices)
-    names = key.removeprefix(f"{package}.").split(".")
-    file = _file_with(group, option, names)
-    return f"conf/{file}" if file else "command line"
-
-
-def _group_of(key: str, choices: dict[str, str]) -> tuple[str, str, str]:
-    """Package, group and option that a key belongs to; the innermost package wins."""
-    packages = {}
-    for choice, option in choices.items():
-        group, _, package = choice.partition("@")
-        packages[package or group] = (group, option)
-    fitting = [package for package in packages if key.startswith(f"{package}.")]
-    package = max(fitting, key=len, default=key.partition(".")[0])
-    group, option = packages.get(package, (package, ""))
-    return package, group, option
-
-
-def _file_with(group: str, option: str, names: list[str]) -> str | None:
-    """Which file of a group holds a key: the option's own, or one that its defaults build on."""
-    path = Path(str(resources.files("deepinfer.conf") / group / f"{option}.yaml"))
-    if not path.is_file():
-        return None
-    data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    missing = object()
-    if reduce(lambda at, name: at.get(name, missing) if isinstance(at, dict) else missing, names, data) is not missing:
-        return f"{group}/{option}.yaml"
-    bases = [base for base in data.get("defaults", ()) if isinstance(base, str) and base != "_self_"]
-    return next((file for base in bases if (file := _file_with(group, base, names))), None)

@@ -15,7 +15,7 @@ from deepinfer.cli.plan import show
 from deepinfer.cli.streams import read_stdin
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import probe
-from deepinfer.config.runnable import unbuilt
+from deepinfer.config.runnable import launched, unbuilt
 from deepinfer.config.tasks import Generate
 from deepinfer.engine.unbuilt import device_problem, is_simulated
 from deepinfer.plan import render
@@ -58,7 +58,7 @@ def run(spec: Spec, invocation: Invocation) -> int:
     assert isinstance(spec.task, Generate), "this is the verb of this task"
     thinking, asked = spec.task.thinking, asked_sampling(invocation.overrides)
     simulated = is_simulated(plan)
-    problems = [*files, *([] if simulated else unbuilt(spec))]
+    problems = [*files, *launched(spec), *([] if simulated else unbuilt(spec))]
     if problems:
         raise Refused(problems)
     prompt = _prompt(invocation)
@@ -95,7 +95,8 @@ def _prompt(invocation: Invocation) -> str | None:
 
 def _unbuilt_as_asked(spec: Spec) -> list[Problem]:
     """As `unbuilt`, where there is no plan that would tell whether the run is a simulation."""
-    return [] if spec.executor.kind == "simulated" or spec.hardware.kind == "virtual" else unbuilt(spec)
+    simulated = spec.executor.kind == "simulated" or spec.hardware.kind == "virtual"
+    return [*launched(spec), *([] if simulated else unbuilt(spec))]
 
 
 def answer(llm: LLM, prompt: str, *, thinking: bool) -> int:

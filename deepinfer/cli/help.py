@@ -11,13 +11,19 @@ from deepinfer.config.runnable import MAX_RANKS, NOT_BUILT
 from deepinfer.config.specs import Spec
 
 USAGE = "usage: deepinfer [verb] [group=option …] [group.key=value …] [flag …]"
+HEADER = "# @"  # begins a line that only Hydra reads
 PLANNED = " (planned)"  # `deepinfer plan` takes such an option, a run refuses it
 WORD_HELP = {
     "prompt": "prompt=TEXT      one chat prompt, exactly as typed; - reads it from stdin; may be the only argument",
     "prompts": "prompts=FILE     JSON lines, one prompt each (a file, not stdin); `deepinfer generate --help` has the format",
     "output": "output=FILE      where answers go, as JSON lines; a run that was interrupted goes on where it stopped",
-    "format": "format=text|json|mermaid",
+    "format": "format=text|json|mermaid|ranks   mermaid draws the engine graph, ranks is the rank table (plan only)",
     "explain": "explain=KEY      why a value is what it is",
+    "diff": "diff=FILE        how the plan differs from one that was written by format=json or launch",
+    "out": "out=DIR          folder for what the verb writes; launch replaces only its own files",
+    "plan": "plan=FILE        plan.json of a launch",
+    "role": "role=NAME        of that plan: all, prefill or decode",
+    "replica": "replica=N        of that role",
 }
 FILE_FORMAT = """\
 a line of prompts=FILE is a JSON text, or an object with exactly one of
@@ -39,6 +45,22 @@ examples
   deepinfer prompt="What is 1 + 1?" task.thinking=true sampling.logprobs=2
   echo "What is 1 + 1?" | deepinfer prompt=-
   deepinfer prompts=in.jsonl output=out.jsonl sampling=greedy"""
+LINTER = """\
+what cannot be planned is refused, all of it at once, with what to type. With format=json a refusal is JSON on stdout too:
+{"exit_code": 3, "problems": [{"asked", "found", "why", "fix", "code", "file", "line"}, …]}; file and line where a file says so
+
+examples
+  deepinfer plan hardware=h200 parallel=ep8
+  deepinfer plan cluster=gb200_rack format=json > plan.json
+  deepinfer plan cluster=gb200_rack speculation=none diff=plan.json
+  deepinfer plan cluster=h200_pd explain=deploy.decode.parallel.expert
+  deepinfer plan cluster=h200_pd format=ranks
+  deepinfer plan -m hardware=h200,gb200 parallel=ep8,ep64 out=runs/layouts"""
+LAUNCH_EXAMPLES = """\
+examples
+  deepinfer launch cluster=h200_pd out=h200_pd
+  deepinfer launch hardware=h200 parallel=ep8 launcher=torchrun out=one_node"""
+NOTES = {"generate": FILE_FORMAT, "plan": LINTER, "launch": LAUNCH_EXAMPLES}  # what else a verb's own help says
 FLAGS = """\
 flags
   --help, --version
@@ -46,10 +68,10 @@ flags
   --info defaults|defaults-tree|searchpath        where it comes from
   --config-dir DIR                                options of your own: DIR/<group>/<option>.yaml
   -m                                              a comma or range in a value makes a run of each point
-  --shell-completion install=bash                 eval "$(deepinfer -sc install=bash)" completes groups and keys"""
+  --shell-completion install=bash                 eval "$(deepinfer -sc install=bash)" completes what is typed"""
 ENDING = """\
 options marked (planned): `deepinfer plan` answers for them, a run refuses them by name
-sizes and times may carry units: 64k is 64,000, 64Ki is 65,536; 80GiB, 1.5GB, 250ms
+sizes and times may carry units: 64k is 64,000, 64Ki is 65,536; 80GiB, 1.5GB, 2.5TB/s, 250ms, 96%
 exit codes: 0 well · 2 configuration · 3 plan · 4 device or toolkit missing · 5 weights · 6 memory · 7 network
             130 Ctrl-C · 143 SIGTERM · 1 else
 
@@ -57,6 +79,8 @@ examples
   deepinfer
   deepinfer prompt="It's 5, right?" sampling.max_tokens=64
   deepinfer plan hardware=ascend950 parallel=ep64
+  deepinfer plan cluster=gb200_rack explain=parallel
+  deepinfer launch cluster=h200_pd out=h200_pd
   deepinfer doctor"""
 
 
@@ -64,7 +88,7 @@ def render_help(verb: str | None = None) -> str:
     """The whole help, or that of one verb."""
     if verb is not None:
         words = [f"  {WORD_HELP[word]}" for word in WORDS_OF_VERB.get(verb, ())]
-        words += ["", FILE_FORMAT] if verb == "generate" else []
+        words += ["", NOTES[verb]] if verb in NOTES else []
         ending = "deepinfer --help lists all groups and options"
         return "\n".join([USAGE.replace("[verb]", verb), "", *_verb_lines((verb,)), *words, "", ending])
     parts = [USAGE, "\n".join(["verbs", *_verb_lines(VERBS)]), "\n".join(["strings, taken as typed", *_word_lines()])]
@@ -80,8 +104,9 @@ def options(group: str) -> list[str]:
 
 
 def purpose(group: str, option: str) -> str:
-    """The first line of an option file, without its comment sign."""
-    return (_folder(group) / f"{option}.yaml").read_text("utf-8").partition("\n")[0].removeprefix("#").strip()
+    """The first line of an option file, without its comment sign; a header for Hydra may stand before it."""
+    lines = (_folder(group) / f"{option}.yaml").read_text("utf-8").splitlines()
+    return next(line for line in lines if not line.startswith(HEADER)).removeprefix("#").strip()
 
 
 def is_planned(group: str, option: str) -> bool:

@@ -9,10 +9,13 @@ from typing import Any
 
 import hydra
 
+from deepinfer.cli.completion import candidates
 from deepinfer.config.argv import CommandLine
 from deepinfer.config.compose import hydra_of_our_own
+from deepinfer.config.env import foreign
 from deepinfer.config.errors import ExitCode
-from deepinfer.config.overrides import Groups, prepare, quoted
+from deepinfer.config.overrides import Groups, prepare
+from deepinfer.config.quoting import quoted
 
 
 @hydra.main(version_base="1.3", config_path="pkg://deepinfer.conf", config_name="config")
@@ -21,8 +24,14 @@ def _show(_: Any) -> None:
 
 
 def complete(argv: Sequence[str]) -> int:
-    """Shell completion: Hydra reads the line that is being typed itself."""
-    return _with_argv(argv)
+    """Shell completion: Hydra writes the function to install; what that asks for, for each key press, is answered here."""
+    asked = next((text.removeprefix("query=") for text in argv if text.startswith("query=")), None)
+    if asked is None:
+        return _with_argv(argv)
+    line = foreign()
+    found = candidates(line.comp_line[: line.comp_point])
+    print(("\n" if asked == "fish" else " ").join(found))
+    return ExitCode.OK
 
 
 def view(line: CommandLine) -> int:

@@ -9,6 +9,7 @@ from typing import cast
 
 from msgspec import structs
 
+from deepinfer.cli.refusal import refuse
 from deepinfer.cli.streams import prepare_streams
 from deepinfer.cli.termination import Termination
 from deepinfer.config import argv
@@ -30,22 +31,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _guarded(arguments: Sequence[str], termination: Termination) -> int:
     try:
-        code = _run(arguments)
-        sys.stdout.flush()
-        return code
+        return _answer(arguments)
     except KeyboardInterrupt:
         print(f"deepinfer: {'terminated' if termination.asked else 'interrupted'}", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; end without complaint
         return ExitCode.OK
-    except (ValueError, OSError) as error:
-        print(f"deepinfer: {error}", file=sys.stderr)
-        return int(getattr(error, "exit_code", ExitCode.OTHER))
     except Exception:  # noqa: BLE001 — the outermost loop
         traceback.print_exc()
         print("deepinfer: this is a fault of deepinfer, not of your input; the lines above say where", file=sys.stderr)
         return ExitCode.OTHER
+
+
+def _answer(arguments: Sequence[str]) -> int:
+    """Run, or say why not."""
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        raise
+    except (ValueError, OSError) as error:
+        return refuse(error, arguments)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -59,6 +67,10 @@ def _run(arguments: Sequence[str]) -> int:
 
         return complete(arguments)
     line = with_verb(line)
+    if "task=rank" in line.overrides:
+        from deepinfer.cli.rank import run as run_rank  # a rank composes nothing
+
+        return run_rank(line, list(_misplaced_words("rank", line)))
     if line.has_flag("--multirun", "-m"):
         from deepinfer.cli.sweep import sweep
 
@@ -130,4 +142,6 @@ def _call(line: CommandLine, spec: Spec, choices: dict[str, str]) -> int:
         problem = Problem(asked=verb, found="this version has no such verb yet", why=why, code=ExitCode.OTHER)
         raise Refused([problem])
     run = cast(Verb, import_module(f"deepinfer.cli.{verb}").run)
-    return run(spec, Invocation(verb=verb, overrides=line.overrides, choices=choices, **line.words))
+    folder = line.flag_value("--config-dir", "-cd")
+    asked = Invocation(verb=verb, overrides=line.overrides, choices=choices, texts=line.texts, config_dir=folder)
+    return run(spec, structs.replace(asked, **line.words))

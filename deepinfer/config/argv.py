@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from deepinfer.config.errors import Problem, listed, nearest
 from deepinfer.config.keys import leaf_keys, text_keys
+from deepinfer.config.misnamed import meant
+from deepinfer.config.quoting import shell, typed
 
 VERBS = ("generate", "plan", "serve", "chat", "bench", "simulate", "tune", "doctor", "launch", "rank", "run_batch")
 WORDS = {  # strings of a verb, not of the configuration → the values they may have; () for free text
@@ -76,6 +78,8 @@ class Invocation(Struct, frozen=True, kw_only=True):
     replica: str | None = None
     overrides: tuple[str, ...] = ()  # as typed, without verb, flags and the strings above
     choices: dict[str, str] = {}  # group (or group@package) → chosen option
+    texts: dict[str, str] = {}  # free-text keys of the configuration, dotted, as typed
+    config_dir: str | None = None  # folder with options of the user's own
 
 
 class CommandLine(Struct, frozen=True, kw_only=True):
@@ -178,19 +182,20 @@ def _unknown_flag(name: str, value: str) -> Problem:
     key = name.lstrip("-").replace("-", "_")
     close = nearest(name, FLAGS, cutoff=0.75)
     homes = [full for full in leaf_keys() if key in (full, full.rsplit(".", 1)[-1])]
-    fix = f"{homes[0]}={value or '…'}" if homes else f"{close}" if close else ""
-    why = "options are written key=value, without dashes"
-    return Problem(asked=name, found="no such flag", why=why, fix=fix)
+    fix = typed(homes[0], value or "…") if homes else f"{close}" if close else ""
+    known, renamed = meant(key, value or "…")
+    why = known or "options are written key=value, without dashes"
+    return Problem(asked=name, found="no such flag", why=why, fix=renamed or fix)
 
 
 def _take_verb(rest: list[str], problems: list[Problem]) -> tuple[str | None, list[str]]:
     """The first word, when it is one. A word that is nearly a verb is not taken for anything else."""
-    if not rest or "=" in rest[0] or rest[0].startswith("~"):
+    if not rest or not rest[0] or "=" in rest[0] or rest[0].startswith("~"):
         return None, rest
     if rest[0] in VERBS:
         return rest[0], rest[1:]
     close = nearest(rest[0], VERBS)
-    fix = " ".join([close, *rest[1:]]) if close else f'prompt="{rest[0]}"'
+    fix = " ".join([close, *map(shell, rest[1:])]) if close else f"prompt={shlex.quote(rest[0])}"
     problems.append(Problem(asked=rest[0], found="no such verb", why=f"there are {listed(VERBS)}", fix=fix))
     return None, rest[1:]
 

@@ -44,6 +44,10 @@ class AutoHardware(Hardware, frozen=True, kw_only=True, tag="auto"):
     """Whatever this machine has: the first accelerator that is found here, else the CPU."""
 
 
+class SameHardware(Hardware, frozen=True, kw_only=True, tag="same"):
+    """The chip of the top level; only a role of deploy=disaggregated can ask for it."""
+
+
 class Chip(Hardware, frozen=True, kw_only=True):
     """Chip facts. `platform` and `toolkit` are floors (text versions); `op_backends` is the order of preference."""
 

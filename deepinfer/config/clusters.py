@@ -1,6 +1,22 @@
-"""A site: what its machines are called, how they are joined, and whether this combination has ever run there."""
+"""A site: how many machines it has, what they are called and joined by, and whether this combination ever ran there."""
 
-from deepinfer.config.leaves import Component
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from deepinfer.config.leaves import Component, Positive, Text
+
+Day = Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$", extra={"like": "2026-11-30"})]
+Commit = Annotated[str, Meta(pattern=r"^[0-9a-f]{7,40}$", extra={"like": "8d92ab0"})]
+
+
+class Verified(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where and when a cluster's combination was really run."""
+
+    date: Day  # of that run
+    hardware: Text  # the machine that it ran on
+    commit: Commit  # of deepinfer
+    what: Text  # what was run, and what came of it
 
 
 class Cluster(Component, frozen=True, kw_only=True):
@@ -9,3 +25,13 @@ class Cluster(Component, frozen=True, kw_only=True):
 
 class NoCluster(Cluster, frozen=True, kw_only=True, tag="none"):
     pass
+
+
+class SiteCluster(Cluster, frozen=True, kw_only=True, tag="site"):
+    """A plan that needs more nodes than the site has is refused."""
+
+    name: Text  # in words, for tables
+    nodes: Positive  # machines of the site
+    hosts: tuple[Text, ...]  # their names in the order of the plan's nodes; may be empty
+    interface: Text | None  # network interface by which the ranks find each other; null leaves it to the library
+    verified: Verified | Literal["untested"]  # {date, hardware, commit, what} of a real run

@@ -28,8 +28,9 @@ def coerce(value: Any, kind: Any) -> Any:
     if value in literals and isinstance(value, str):
         return value
     rest = [member for member in members if member is not NoneType and get_origin(member) is not Literal]
+    of_text = (member for member in rest if isinstance(value, str) and member is str)
     try:
-        return _single(value, rest[0])
+        return _single(value, next(of_text, rest[0]))
     except ValueError as error:
         written_number = isinstance(value, str) and value[:1].isdigit()
         raise ValueError(str(error) if written_number else _unfit(value, kind, literals)) from error
@@ -96,13 +97,18 @@ def _bounds(meta: msgspec.Meta) -> str:
 
 
 def _example(meta: msgspec.Meta) -> str:
-    unit = _unit(meta)
+    unit, like = _unit(meta), (meta.extra or {}).get("like")
+    if like:
+        return f" like {like}"
     return f" ({EXAMPLES[unit]})" if unit else ""
 
 
 def _unit(meta: msgspec.Meta | None) -> str:
-    """The key of the unit table that a type is written in; empty for plain numbers."""
-    return str((meta.extra or {}).get("unit", "")) if meta is not None else ""
+    """The key of the unit table that a type is written in; empty for plain numbers. What lies between 0 and 1 is a share."""
+    if meta is None:
+        return ""
+    within = (meta.ge if meta.ge is not None else meta.gt, meta.le if meta.le is not None else meta.lt)
+    return str((meta.extra or {}).get("unit", "share" if within == (0, 1) else ""))
 
 
 def _unfit(value: Any, kind: Any, words: Any) -> str:

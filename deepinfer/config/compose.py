@@ -1,9 +1,7 @@
 """Hydra composes `conf/` into plain data here, once, and is then done."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -16,14 +14,20 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from deepinfer.config import argv
 from deepinfer.config.argv import CommandLine
-from deepinfer.config.convert import convert
+from deepinfer.config.convert import MANDATORY, convert
 from deepinfer.config.errors import Problem, Refused, nearest
 from deepinfer.config.faults import COMPOSITION_ERRORS, blame, broken_values, check_choices
+from deepinfer.config.keys import is_key
 from deepinfer.config.mandatory import open_values, without_repetitions
-from deepinfer.config.overrides import Groups, prepare, quoted
+from deepinfer.config.misnamed import options_of
+from deepinfer.config.overrides import Groups, prepare
+from deepinfer.config.placed import placed
+from deepinfer.config.quoting import quoted
 from deepinfer.config.specs import Spec
-from deepinfer.config.user_files import UNREADABLE, why_unreadable
+from deepinfer.config.user_files import UNREADABLE, settings_of_hydra, why_unreadable
+from deepinfer.config.written import texts_as_written
 
+MISPLACED = (TypeError, AttributeError, KeyError, IndexError)  # what OmegaConf ends in below a list or a bare value
 _HYDRA = Lock()  # Hydra keeps its state in a global; one composition at a time
 
 
@@ -69,10 +73,14 @@ def read(
     """
     composed = compose_data(line.overrides, texts=line.texts, config_dir=config_dir)
     problems = [*problems, *line.problems, *composed.problems]
+    if config_dir is not None:
+        for key, text in texts_as_written(composed.data, line, config_dir).items():
+            _set(composed.data, key, text)
     try:
         spec = convert(composed.data)
     except Refused as refused:
         found = without_repetitions(composed.missing, refused.problems)
+        found = placed(found, line.overrides, line.texts, config_dir)
         raise Refused([*problems, *_not_consequences(found, composed.problems)]) from None
     if problems or composed.missing:
         raise Refused([*problems, *composed.missing])
@@ -83,14 +91,8 @@ def _option_named(word: str) -> str:
     """The override that a bare word probably stands for: an option of some group, or a folder with a model."""
     if "/" in word:
         return f"model.path={word}"
-    groups = files("deepinfer.conf")
-    names = {
-        entry.name.removesuffix(".yaml"): group
-        for group in reversed(Spec.__struct_fields__)  # of several groups the first wins
-        if group != "task"
-        for entry in groups.joinpath(group).iterdir()
-        if entry.name.endswith(".yaml")
-    }
+    groups = [group for group in reversed(Spec.__struct_fields__) if group != "task"]  # of several the first wins
+    names = {name: group for group in groups for name in options_of(group)}
     close = nearest(word, names)
     return f"{names[close]}={close}" if close else ""
 
@@ -106,8 +108,9 @@ def compose_data(
     with hydra_of_our_own() as loader:
         ready, problems = prepare(overrides, Groups(loader, config_dir))
         folder = _folder(config_dir, problems)
-        config, taken = _compose_what_can_be([*_search_path(folder), *ready], problems, folder)
+        config, taken = _compose_what_can_be([*search_path(folder), *ready], problems, folder)
         missing = open_values(loader, folder, taken, texts or ()) if folder else []
+        problems += settings_of_hydra(loader, folder, taken) if folder else []
     choices = dict(config.hydra.runtime.choices)
     data, broken = _plain(config)
     problems += [*check_choices(choices), *broken]
@@ -129,11 +132,13 @@ def _compose_what_can_be(
             return _compose(some)
         except UNREADABLE as error:
             raise ValueError(why_unreadable(error, folder)) from error
+        except MISPLACED as error:
+            raise ValueError(f"no such place: {str(error).strip().splitlines()[0]}") from error
 
     try:
         return attempt(overrides), overrides
     except COMPOSITION_ERRORS as error:
-        good, faults = blame(overrides, attempt, error)
+        good, faults = blame(overrides, attempt, error, folder)
         problems += faults
         if good is None:
             raise Refused(problems) from error
@@ -141,9 +146,16 @@ def _compose_what_can_be(
 
 
 def _not_consequences(found: Sequence[Problem], earlier: Sequence[Problem]) -> list[Problem]:
-    """Problems of values, without those in groups whose option was refused: they were checked against another one."""
-    choices = {problem.asked.partition("=")[0].partition("@")[0] for problem in earlier}
-    return [problem for problem in found if re.split(r"[.=]", problem.asked, maxsplit=1)[0] not in choices]
+    """Problems of values, without those in groups whose option was refused: they were checked against another one.
+    A key that no option of any group has is wrong all the same; a value that leads nowhere was reported."""
+    refused = {problem.asked.partition("=")[0] for problem in earlier}
+    choices = {key.partition("@")[0] for key in refused}
+    keys = [problem.asked.partition("=")[0] for problem in found]
+    return [
+        problem
+        for problem, key in zip(found, keys, strict=True)
+        if problem.asked not in refused and (key.partition(".")[0] not in choices or not is_key(key))
+    ]
 
 
 @contextmanager
@@ -174,7 +186,7 @@ def _folder(config_dir: str | None, problems: list[Problem]) -> Path | None:
     return None
 
 
-def _search_path(folder: Path | None) -> list[str]:
+def search_path(folder: Path | None) -> list[str]:
     """The override by which Hydra also searches `folder`, whatever characters its name is made of."""
     if folder is None:
         return []
@@ -186,17 +198,27 @@ def _plain(config: DictConfig) -> tuple[dict[str, Any], list[Problem]]:
     """Every group but Hydra's own as plain data with interpolations resolved; problems where one cannot be."""
     with open_dict(config):
         del config["hydra"]
+    broken: dict[str, Problem] = {}
     try:
-        return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)), []
+        try:
+            data = OmegaConf.to_container(config, resolve=True)
+        except COMPOSITION_ERRORS:
+            broken = broken_values(config)
+            for path in broken:  # left open, so that everything else can still be looked at
+                OmegaConf.update(config, path, MANDATORY)
+            data = OmegaConf.to_container(config, resolve=True)
     except RecursionError:
         why = "an interpolation leads back to itself, or a file is nested too deeply"
         return {}, [Problem(asked="the configuration", found="it has no end", why=why)]
     except COMPOSITION_ERRORS as error:
-        return {}, broken_values(config) or [Problem(asked="the configuration", found=str(error))]
+        return {}, list(broken.values()) or [Problem(asked="the configuration", found=str(error))]
+    return cast(dict[str, Any], data), list(broken.values())
 
 
 def _set(data: dict[str, Any], key: str, text: str) -> None:
     *groups, name = key.split(".")
     for group in groups:
-        data = data.setdefault(group, {})
+        if not isinstance(data.get(group), dict):  # a word where a mapping may stand as well
+            data[group] = {}
+        data = data[group]
     data[name] = text

@@ -7,13 +7,16 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from deepinfer.config.chips import Fact
-from deepinfer.config.coerce import coerce, say
+from deepinfer.config.coerce import coerce, say, union_members
 from deepinfer.config.errors import Problem, Refused, listed, nearest
-from deepinfer.config.keys import is_group, is_struct, leaf_keys
+from deepinfer.config.keys import is_group, is_key, is_struct, leaf_keys, struct_of
 from deepinfer.config.leaves import Component
+from deepinfer.config.misnamed import meant, options_of
+from deepinfer.config.quoting import listed_value, typed
 from deepinfer.config.registry import BUILT_IN, find_struct, known_tags
 from deepinfer.config.specs import Spec
 
+MANY = 8  # unknown keys below one that are told one by one
 MANDATORY = "???"  # how YAML says "must be given"
 
 
@@ -36,6 +39,8 @@ def _value(kind: Any, value: Any, path: str, problems: list[Problem]) -> Any:
         return _component(kind, value, path, problems)
     elif is_struct(kind):
         return _plain_struct(kind, value, path, problems)
+    elif (struct := struct_of(kind)) is not None:
+        return _struct_or_word(struct, kind, value, path, problems)
     elif get_origin(kind) is dict:
         return _mapping(kind, value, path, problems)
     elif get_origin(kind) is tuple:
@@ -83,7 +88,9 @@ def _fields(struct: Any, data: Mapping[str, Any], path: str, problems: list[Prob
     values = {}
     for key, value in data.items():
         if key not in fields:
-            problems.append(_unknown(struct, list(fields), key, value, path))
+            branches = _branches(value)
+            branches = branches if len(branches) <= MANY else [value]
+            problems += [_unknown(struct, list(fields), str(key), branch, path) for branch in branches]
         else:
             values[key] = _value(fields[key].type, value, _join(path, key), problems)
     for name, field in fields.items():
@@ -98,6 +105,18 @@ def _plain_struct(kind: Any, value: Any, path: str, problems: list[Problem]) -> 
     if get_origin(kind) is Fact:  # a bare value in place of a sourced one
         return _fields(kind, {"value": value, "source": "as given", "date": ""}, path, problems)
     problems.append(Problem(asked=f"{path}={show(value)}", found=f"found {say(value)}, wanted a mapping of keys"))
+    return None
+
+
+def _struct_or_word(struct: Any, kind: Any, value: Any, path: str, problems: list[Problem]) -> Any:
+    """A union of one Struct and words: a mapping is the Struct, text is one of the words."""
+    if isinstance(value, dict):
+        return _fields(struct, value, path, problems)
+    words = [word for member in union_members(kind) if member is not struct for word in get_args(member)]
+    if isinstance(value, str) and value in words:
+        return value
+    wanted = f"{listed(words)}, or a mapping of {', '.join(struct.__struct_fields__)}"
+    problems.append(Problem(asked=f"{path}={show(value)}", found=f"found {say(value)}, wanted {wanted}"))
     return None
 
 
@@ -118,7 +137,7 @@ def _mapping(kind: Any, value: Any, path: str, problems: list[Problem]) -> dict[
 def _sequence(kind: Any, value: Any, path: str, problems: list[Problem]) -> tuple[Any, ...]:
     (item_kind, _) = get_args(kind)
     if not isinstance(value, list):
-        fix = f"{path}=[{show(value)}]" if isinstance(value, str | int | float) else ""
+        fix = listed_value(path, value) if isinstance(value, str | int | float) else ""
         problems.append(Problem(asked=f"{path}={show(value)}", found=f"found {say(value)}, wanted a list", fix=fix))
         return ()
     return tuple(_value(item_kind, item, f"{path}[{index}]", problems) for index, item in enumerate(value))
@@ -133,21 +152,49 @@ def _leaf(kind: Any, value: Any, path: str, problems: list[Problem]) -> Any:
 
 
 def _unknown(struct: Any, known: list[str], key: str, value: Any, path: str) -> Problem:
-    """An unknown key: a near miss, a key of another kind of the same group, or a key that lives elsewhere."""
-    asked = f"{_join(path, key)}={show(value)}"
-    close = nearest(key, known)
-    fix = f"{_join(path, close)}={show(value)}" if close and not isinstance(value, dict) else ""
-    elsewhere = [full for full in leaf_keys() if full.rsplit(".", 1)[-1] == key and key != "kind"]
-    others = _kinds_with(struct, key)
-    if others and not fix:
-        why, fix = f"it belongs to {path}={listed(others)}", f"{path}={others[0]} {asked}"
-    elif elsewhere and not fix:
-        why, fix = "the key lives in a group", f"{elsewhere[0]}={show(value)}"
-    else:
-        why = f"it has {listed(known)}" if known else "it has no keys"
+    """An unknown key: one that is never here, a near miss, a key of another kind of the group, or of another group."""
+    whole, leaf = _chain(key, value)
+    full, text = _join(path, whole), show(leaf)
+    asked, name = f"{full}={text}", whole.rpartition(".")[2]
+    close, others = nearest(key, known), _kinds_with(struct, key)
+    near = _join(path, f"{close}{whole[len(key) :]}") if close else ""
+    elsewhere = [home for home in leaf_keys() if home.rsplit(".", 1)[-1] == name and name != "kind"]
+    why, fix = meant(full, "" if isinstance(leaf, dict) else text)
+    if not why or fix:  # there is such a key somewhere
+        if near and not isinstance(leaf, dict) and (whole == key or is_key(near)):
+            why, fix = "", typed(near, leaf)
+        elif others:
+            chosen = path if "." not in path else f"{path.rpartition('.')[2]}@{path}"  # a group inside another one
+            why = f"it belongs to {path}={listed(others)}"
+            key_too = "" if isinstance(leaf, dict) else f" {_choosing(full, text) or typed(full, leaf)}"
+            fix = f"{chosen}={others[0]}{key_too}"
+        elif elsewhere and not why:
+            why, fix = "the key lives in a group", "" if isinstance(leaf, dict) else typed(elsewhere[0], leaf)
     tag = _tag(struct)
     owner = f"{path} (kind {tag})" if tag else path or "the configuration"
+    why = why or (f"it has {listed(known)}" if known else "it has no keys")
     return Problem(asked=asked, found=f"{owner} has no key {key!r}", why=why, fix=fix)
+
+
+def _branches(value: Any) -> list[Any]:
+    """A mapping as one chain of single keys for each of its leaves."""
+    if not isinstance(value, dict) or not value:
+        return [value]
+    return [{name: branch} for name, item in value.items() for branch in _branches(item)]
+
+
+def _chain(key: str, value: Any) -> tuple[str, Any]:
+    """Mappings of one key each as one dotted key: what `a.b.c=1` on a command line has become."""
+    while isinstance(value, dict) and len(value) == 1:
+        ((name, value),) = value.items()
+        key = f"{key}.{name}"
+    return key, value
+
+
+def _choosing(path: str, option: str) -> str:
+    """The override that chooses an option for a group inside another one; empty where `path` is no such place."""
+    group = path.rpartition(".")[2]
+    return f"{group}@{path}={option}" if option in options_of(group) and path != group else ""
 
 
 def _tag(struct: Any) -> str | None:
@@ -171,7 +218,7 @@ def _not_an_option(value: Any, path: str) -> Problem:
         asked=f"{path}={show(value)}",
         found=f"found {say(value)} where the keys of a {group} belong",
         why=why,
-        fix=f"{choose}={value}" if isinstance(value, str) else "",
+        fix=typed(choose, value) if isinstance(value, str) else "",
     )
 
 

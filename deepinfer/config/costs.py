@@ -1,6 +1,13 @@
 """How times are reckoned: from data sheets alone, or with what was measured."""
 
-from deepinfer.config.leaves import Component
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from deepinfer.config.chips import Fact
+from deepinfer.config.leaves import Component, Seconds, Text
+
+PartOf = Annotated[float, Meta(gt=0, le=1)]
 
 
 class Cost(Component, frozen=True, kw_only=True):
@@ -9,3 +16,37 @@ class Cost(Component, frozen=True, kw_only=True):
 
 class RooflineCost(Cost, frozen=True, kw_only=True, tag="roofline"):
     """Peaks of the data sheet: no real engine is this fast."""
+
+
+class Shares(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What kernels on chips of one architecture reach, as parts of that chip's own figures."""
+
+    flops: dict[str, Fact[PartOf]]  # by dtype, or part/dtype
+    bandwidth: dict[str, Fact[PartOf]]  # by weights, cache, tables, streams, or part/weights …
+    links: dict[str, Fact[PartOf]]  # by name
+    layer_latency_s: Fact[Seconds]  # that a layer takes whatever it computes
+    collective_latency_s: Fact[Seconds]  # of one exchange, however short
+    whole_steps: bool  # measured on an engine's steps rather than on kernels: no system share is taken off again
+
+
+class CalibratedCost(Cost, frozen=True, kw_only=True, tag="calibrated"):
+    """Shares of the data sheet that public tables and our own measurements show, by architecture."""
+
+    system_share: Fact[PartOf]  # what an engine makes of its kernels: the one value that is fitted
+    stand_in: Text  # architecture whose shares the others take
+    architectures: dict[str, Shares]  # architecture → shares, each with its source; see docs/costs.md
+
+
+class MeasuredCost(Cost, frozen=True, kw_only=True, tag="measured"):
+    """Shares that benchmarks/ceilings.py found on a device of the same chip."""
+
+    path: Text | None  # the JSON lines it wrote
+    system_share: PartOf  # what an engine makes of its kernels
+
+
+class AiconfiguratorCost(Cost, frozen=True, kw_only=True, tag="aiconfigurator"):
+    """Shares reckoned on the spot from the tables of NVIDIA's aiconfigurator-core, an optional package."""
+
+    system: Text  # auto: the one of the plan's chip
+    backend: Literal["sglang", "vllm", "trtllm"]  # whose kernels
+    system_share: PartOf  # what an engine makes of its kernels

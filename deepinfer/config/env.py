@@ -24,6 +24,8 @@ class Foreign(Struct, frozen=True, kw_only=True):
     cuda_home: str | None = None
     ascend_home: str | None = None  # set by CANN's set_env.sh
     no_color: bool = False  # https://no-color.org: set and not empty
+    comp_line: str = ""  # the line that a shell is completing,
+    comp_point: int | None = None  # and where in it the cursor stands
 
 
 def foreign(environ: Mapping[str, str] | None = None) -> Foreign:
@@ -45,6 +47,8 @@ def foreign(environ: Mapping[str, str] | None = None) -> Foreign:
         cuda_home=env.get("CUDA_HOME") or env.get("CUDA_PATH"),
         ascend_home=env.get("ASCEND_HOME_PATH") or env.get("ASCEND_TOOLKIT_HOME"),
         no_color=bool(env.get("NO_COLOR")),
+        comp_line=env.get("COMP_LINE", ""),
+        comp_point=_number(env, "COMP_POINT"),
     )
 
 

@@ -30,11 +30,14 @@ class Problem(Struct, frozen=True, kw_only=True):
     why: str = ""
     fix: str = ""
     code: ExitCode = ExitCode.CONFIG
+    file: str = ""  # that says so; empty where it was typed, or is nobody's word
+    line: int = 0
 
     def __str__(self) -> str:
         because = f"; {self.why}" if self.why else ""
+        place = f"\n    set in {self.file}:{self.line}" if self.file else ""
         remedy = f"\n    type: {self.fix}" if self.fix else ""
-        return f"{self.asked}\n    {self.found}{because}{remedy}"
+        return f"{self.asked}\n    {self.found}{because}{place}{remedy}"
 
 
 class Refused(ValueError):

@@ -17,6 +17,7 @@ from deepinfer.config.specs import Model, Spec
 
 FOLDER = "path"  # the key under which the checkpoint of model.path is found
 SHIPPED = ("v41_tiny", "v41_flash")
+NO_CHIPS = ("auto", "same")  # options of conf/hardware that stand for another one
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -41,8 +42,8 @@ def shipped_folder(name: str) -> Path:
 
 
 def hardware_options() -> list[str]:
-    """Names of the files in conf/hardware, sorted."""
-    return sorted(file.stem for file in _hardware_files())
+    """Names of the chips in conf/hardware, sorted."""
+    return sorted(file.stem for file in _hardware_files() if file.stem not in NO_CHIPS)
 
 
 def match_option(device: Device, options: list[str]) -> str | None:
@@ -111,7 +112,7 @@ def _checkpoints(model: Model) -> dict[str, CheckpointFacts]:
 
 
 def chip_sheets() -> dict[str, dict[str, Any]]:
-    """Every file of conf/hardware as plain data, for readers that need no `Chip`; `auto` is left out.
+    """Every file of conf/hardware as plain data, for readers that need no `Chip`; `auto` and `same` are left out.
 
     Does by itself, and much faster, what Hydra does with these files: an option may build on one other of the group.
     """
@@ -120,7 +121,7 @@ def chip_sheets() -> dict[str, dict[str, Any]]:
         for base in sheet.pop("defaults", ()):
             if base != "_self_":
                 sheet.update({key: value for key, value in sheets[base].items() if key not in sheet})
-    return {option: sheets[option] for option in sorted(sheets) if sheets[option]["kind"] != "auto"}
+    return {option: sheets[option] for option in sorted(sheets) if sheets[option]["kind"] not in NO_CHIPS}
 
 
 def _hardware_files() -> list[Path]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -13,22 +14,26 @@ from deepinfer.config.errors import Problem, listed, nearest
 from deepinfer.config.specs import Spec
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
+_IN_FILE = re.compile(r"In '([^']+)'")
+NO_SLASH = "inside a group's file the name needs a leading slash"
 _NO_MATCH = re.compile(r"(?:In '(?P<file>[^']+)': )?Could not override '(?P<what>[^']+)'")
 
 
 def blame(
-    overrides: Sequence[str], compose: Callable[[list[str]], Any], error: Exception
+    overrides: Sequence[str], compose: Callable[[list[str]], Any], error: Exception, folder: Path | None
 ) -> tuple[list[str] | None, list[Problem]]:
     """The overrides that compose together, and a problem for each of the others (the failure path only).
+
+    `folder` is the user's own, for the lines of its files.
 
     None instead of the former where even the bare configuration does not compose.
     """
     if (broken := _attempt(compose, [])) is not None:
-        return None, [_explain("the configuration itself", broken)]
+        return None, [_explain("the configuration itself", broken, folder)]
     for index, override in enumerate(overrides):
         others = [*overrides[:index], *overrides[index + 1 :]]
         if _attempt(compose, others) is None:
-            return others, [_explain(override, error)]
+            return others, [_explain(override, error, folder)]
     kept: list[str] = []
     problems = []
     for override in overrides:
@@ -36,7 +41,7 @@ def blame(
         if fault is None:
             kept.append(override)
         else:
-            problems.append(_explain(override, fault))
+            problems.append(_explain(override, fault, folder))
     return kept, problems
 
 
@@ -48,20 +53,32 @@ def _attempt(compose: Callable[[list[str]], Any], overrides: list[str]) -> Excep
     return None
 
 
-def _explain(override: str, error: Exception) -> Problem:
+def _explain(override: str, error: Exception, folder: Path | None) -> Problem:
     asked = override.removeprefix("++")
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         found = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
         return Problem(asked=asked, found=found, why="the file is not valid YAML")
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        return _missing(asked, error)
+        return _missing(asked, error, folder)
     match = _NO_MATCH.search(str(error))
+    if match and match["file"] and "@deploy." in match["what"]:
+        found = f"{match['file']}.yaml chooses options for the sides of a deployment ({match['what']})"
+        fix = "deploy=disaggregated"
+        return Problem(asked=asked, found=found, why="deploy=colocated has no sides", fix=fix)
     if match and match["file"] and match["file"] != "config":
         found = f"{match['file']}.yaml overrides {match['what']!r}, which is not in the defaults list"
-        group = match["what"].rsplit("@", 1)[-1].rsplit("/", 1)[-1]
+        group, _, package = match["what"].partition("@")
+        slashed, home = "/" not in group, f"{match['file'].partition('/')[0]}."
+        name, place = group.rpartition("/")[2], package.removeprefix(home)
+        group = name if place in ("", name) else f"{name}@{place}"
+        why = "without that first line its names begin in its own group" if slashed else NO_SLASH
         fix = f"override /{group}: … (in that file, whose first line is # @package _global_)"
-        return Problem(asked=asked, found=found, why="inside a group's file the name needs a leading slash", fix=fix)
+        return Problem(asked=asked, found=found, why=why, fix=fix)
+    group, _, side = asked.partition("=")[0].partition("@")
+    if match and side in ("deploy.prefill", "deploy.decode"):
+        fix = f"{group}@{side}.{group}={asked.partition('=')[2]}"
+        return Problem(asked=asked, found="this place does not exist", why=f"a side's {group} has a name", fix=fix)
     if match and "@deploy." in match["what"]:
         why = "only a disaggregated deployment has sides of its own"
         return Problem(asked=asked, found="this place does not exist", why=why, fix=f"deploy=disaggregated {asked}")
@@ -73,20 +90,30 @@ def _explain(override: str, error: Exception) -> Problem:
     return Problem(asked=asked, found=str(error).strip().splitlines()[0])
 
 
-def _missing(asked: str, error: MissingConfigException) -> Problem:
+def _missing(asked: str, error: MissingConfigException, folder: Path | None) -> Problem:
     group, _, option = str(error.missing_cfg_file).rpartition("/")
     options = list(error.options or ())
     close = nearest(option, options)
-    file = re.match(r"In '([^']+)'", str(error))
-    source = f"{file[1]}.yaml asks for" if file and file[1] != "config" else "there is"
+    named = _IN_FILE.match(str(error))
+    path = named[1] if named and named[1] != "config" else asked.replace("=", "/")  # an `override` loses its file
+    file, line = _line_of(folder, path, option) if folder else ("", 0)
     return Problem(
         asked=asked,
-        found=f"{source} no option {option!r} in group {group}"
-        if source == "there is"
-        else f"{source} {group}/{option}",
+        found=f"there is no option {option!r} in group {group}",
         why=f"there are {listed(options)}" if options else "there is no such group",
         fix=f"{group}={close}" if close else "",
+        file=file,
+        line=line,
     )
+
+
+def _line_of(folder: Path, config_path: str, word: str) -> tuple[str, int]:
+    """A file of the user's own and the first of its lines with a word; "" and 0 for a file that is not theirs."""
+    file = folder / f"{config_path}.yaml"
+    if not file.is_file():
+        return "", 0
+    lines = file.read_text("utf-8").splitlines()
+    return str(file), next((number for number, text in enumerate(lines, 1) if word in text), 0)
 
 
 def check_choices(choices: Mapping[str, Any]) -> list[Problem]:
@@ -98,9 +125,9 @@ def check_choices(choices: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
-def broken_values(config: DictConfig) -> list[Problem]:
-    """A problem for every value whose interpolation leads nowhere."""
-    problems = []
+def broken_values(config: DictConfig) -> dict[str, Problem]:
+    """Every value whose interpolation leads nowhere: its path → what is wrong."""
+    problems = {}
     for path, value in _leaves(OmegaConf.to_container(config, resolve=False), ""):
         if not (isinstance(value, str) and "${" in value):
             continue
@@ -108,9 +135,8 @@ def broken_values(config: DictConfig) -> list[Problem]:
             OmegaConf.select(config, path)
         except OmegaConfBaseException as error:
             found = str(error).strip().splitlines()[0]
-            problems.append(
-                Problem(asked=f"{path}={value}", found=found, why="${…} names another key of the configuration")
-            )
+            why = "${…} names another key of the configuration"
+            problems[path] = Problem(asked=f"{path}={value}", found=found, why=why)
     return problems
 
 

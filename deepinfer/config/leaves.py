@@ -1,7 +1,7 @@
 """The leaf types of the configuration tree: what a number measures, its range, and how text reaches it.
 
-A leaf's `extra` says how people may write it: `unit` names the unit table of `units.py`; `verbatim` text is taken
-from the command line as it stands, never parsed by Hydra.
+A leaf's `extra` says how people may write it: `unit` names the unit table of `units.py`, `like` shows an example, and
+`verbatim` text is taken from the command line as it stands, never parsed by Hydra.
 """
 
 from typing import Annotated, ClassVar, Literal

@@ -8,14 +8,21 @@ from typing import Any, get_origin
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 
 from deepinfer.config.errors import Problem, listed, nearest
-from deepinfer.config.keys import leaf_keys
+from deepinfer.config.keys import is_key, leaf_keys, places
+from deepinfer.config.misnamed import meant
+from deepinfer.config.quoting import quoted, shell, typed
 from deepinfer.config.specs import Spec
 
+NO_HYDRA_SETTINGS = "Hydra's own settings would do nothing here"
+WHY_NO_HYDRA_SETTINGS = "deepinfer composes with Hydra and does everything else itself"
 _NOTHING = ("null", "off", "no", "false", "0")
+_ITEM = re.compile(r"""[^\[\]{},:='"\\$]+""")  # between the signs of Hydra's grammar
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+_LONE_BACKSLASH = re.compile(r"(?<!\\)\\(?=['\"],|['\"]\])")  # before the quote that was meant to end an item
 _WHERE = re.compile(r"(?:input|at:|at) '(.*?)'(?:\s|$)")  # the symbol that Hydra's grammar stumbled over
 
 
@@ -43,55 +50,101 @@ def prepare(overrides: Sequence[str], groups: Groups) -> tuple[list[str], list[P
     the conversion into a Spec refuses every key that does not exist.
     """
     parser = OverridesParser.create()
-    options_known = not any(text.lstrip("+").startswith("hydra.searchpath") for text in overrides)
     ready: list[str] = []
     problems: list[Problem] = []
     for text in overrides:
-        try:
-            (override,) = parser.parse_overrides([text])
-        except HydraException as error:
-            problems.append(_unreadable(text, str(error), parser))
+        override = _read(text, parser)
+        if isinstance(override, Problem):
+            problems.append(override)
             continue
-        problem = _fault(text, override, groups, options_known)
+        problem = _fault(text, override, groups)
         if problem is not None:
             problems.append(problem)
         else:
-            ready.append(_forced(text, override, groups))
+            ready.append(_forced(override, groups))
     return ready, problems
 
 
-def _forced(text: str, override: Override, groups: Groups) -> str:
-    key = override.key_or_group
-    if key.startswith(("hydra.", "hydra/")):
-        return text
+def _read(text: str, parser: OverridesParser) -> Override | Problem:
+    """One override as Hydra reads it. Words with letters beyond ASCII are quoted first, since its grammar knows none."""
+    try:
+        for readable in (text, _with_quotes(text)):
+            try:
+                (override,) = parser.parse_overrides([readable])
+            except HydraException as error:
+                message = str(error)
+            else:
+                return override
+    except (ValueError, RecursionError) as error:  # of the grammar's own actions: a range without end, a cast of text
+        return Problem(asked=text, found=f"cannot be read: {str(error).strip().splitlines()[0]}")
+    return _unreadable(text, message, parser)
+
+
+def _with_quotes(text: str) -> str:
+    key, equals, value = text.partition("=")
+    return key + equals + _ITEM.sub(_quoted_item, value)
+
+
+def _quoted_item(item: re.Match[str]) -> str:
+    word = item[0].strip()
+    return item[0].replace(word, f'"{word}"') if _BEYOND_ASCII.search(word) else item[0]
+
+
+def _forced(override: Override, groups: Groups) -> str:
+    key, text = override.key_or_group, override.input_line or ""
     if groups.has(key):
         return text.lstrip("+") if key in Spec.__struct_fields__ else text
     return "++" + text.lstrip("+")
 
 
-def _fault(text: str, override: Override, groups: Groups, options_known: bool) -> Problem | None:
+def _fault(text: str, override: Override, groups: Groups) -> Problem | None:
     """What is wrong with an override that could be read, before anything is composed."""
     key = override.key_or_group
     if not key:
         return Problem(asked=text, found="nothing before the '='")
+    if key.partition(".")[0].partition("/")[0] == "hydra":
+        fix = "--config-dir …" if key == "hydra.searchpath" else ""
+        return Problem(asked=text, found=NO_HYDRA_SETTINGS, why=WHY_NO_HYDRA_SETTINGS, fix=fix)
     if override.is_delete():
         fix = f"{key}=none" if groups.has(key) and "none" in groups.options(key) else ""
         return Problem(asked=text, found="nothing can be taken away", why="only exchanged", fix=fix)
     if override.is_sweep_override():
         return _sweep(text, groups.has(key))
     if not groups.has(key):
-        return None
+        return _key_for_group(override, text, groups)
     value = override.value()
     if isinstance(value, list):
         first = f"{override.get_key_element().lstrip('+')}={value[0]}" if value else ""
         return Problem(asked=text, found="several options for one group", why=f"{key} takes one", fix=first)
     options = groups.options(key)
     if isinstance(value, dict):
-        fix = " ".join(f"{key}.{name}={item}" for name, item in value.items())
+        fix = " ".join(typed(f"{key}.{name}", _plain(item)) for name, item in value.items())
         return Problem(asked=text, found="a mapping for a group", why="set its keys one by one", fix=fix)
-    if not isinstance(value, str) or (options_known and value not in options):
+    if not isinstance(value, str) or value not in options:
         return _no_option(override, text, options)
     return None
+
+
+def _key_for_group(override: Override, text: str, groups: Groups) -> Problem | None:
+    """Groups and keys look alike: a slash where a dot belongs, and a group's `kind` set in place of its option."""
+    key, value = override.key_or_group, text.partition("=")[2]
+    dotted = key.replace("/", ".")
+    group, _, name = dotted.rpartition(".")
+    fix = ""
+    if name == "kind" and group in Spec.__struct_fields__:
+        why = f"{group} is a group, whose options are chosen by name"
+        fix = f"{group}={value}" if value in groups.options(group) else ""
+        return Problem(asked=text, found="a kind alone, without the keys of its option", why=why, fix=fix)
+    if dotted == key:
+        return None
+    if group in Spec.__struct_fields__ and name in groups.options(group):
+        fix = f"{group}={name}"
+    elif value in groups.options(name):
+        fix = f"{name}@{dotted}={value}" if f"{name}@{dotted}" in places() else f"{name}={value}"
+    elif dotted in leaf_keys():
+        fix = shell(f"{dotted}={value}")
+    why = "a slash stands between folders of options, a dot before a key"
+    return Problem(asked=text, found=f"no group {key!r}", why=why, fix=fix)
 
 
 def _no_option(override: Override, text: str, options: list[str]) -> Problem:
@@ -107,44 +160,68 @@ def _no_option(override: Override, text: str, options: list[str]) -> Problem:
 
 def _sweep(text: str, is_group: bool) -> Problem:
     key, _, value = text.partition("=")
-    kind = leaf_keys().get(key.lstrip("+"))
+    name = key.lstrip("+")
+    kind = leaf_keys().get(name)
+    if not is_group and not is_key(name):
+        return _no_such_key(text)
     if is_group:
         fix = f"{key}={value.split(',')[0]}"
     elif get_origin(kind) is tuple:
-        fix = f"{key}=[{value}]"
+        fix = shell(f"{key}=[{value}]")
     elif kind is str:
-        fix = shlex.quote(quoted(key, value))
+        fix = shell(quoted(key, value))
     else:
-        fix = f"deepinfer -m {text}"
+        fix = f"deepinfer -m {shlex.quote(text)}"
     return Problem(asked=text, found="a comma or a range means a sweep", why="and -m was not given", fix=fix)
+
+
+def _no_such_key(text: str) -> Problem:
+    """An unknown key whose value cannot be read as one value."""
+    key, _, value = text.partition("=")
+    name = key.lstrip("+")
+    close = nearest(name, leaf_keys())
+    why, fix = meant(name, value)
+    return Problem(
+        asked=text,
+        found=f"the configuration has no key {name!r}",
+        why=why,
+        fix=fix or (typed(close, value) if close else ""),
+    )
 
 
 def _unreadable(text: str, message: str, parser: OverridesParser) -> Problem:
     """Name the symbol, never the grammar's token class, and show a form that can be read."""
     key, _, value = text.partition("=")
+    name = key.lstrip("+").partition("@")[0]
+    if not name:
+        return Problem(asked=text, found="nothing before the '='")
+    if name not in Spec.__struct_fields__ and not is_key(name) and not name.startswith("~"):
+        return _no_such_key(text)
     where = _WHERE.search(message)
     symbol = where.group(1) if where else ""
-    candidate = quoted(key, value)
-    try:
-        parser.parse_overrides([candidate])
-        fix = shlex.quote(candidate)
-    except HydraException:
-        fix = ""
+    candidates = [key + "=" + _LONE_BACKSLASH.sub(r"\\\\", value)] if _LONE_BACKSLASH.search(value) else []
+    is_list = get_origin(leaf_keys().get(key.lstrip("+"))) is tuple
+    candidates.append(f"{key}=[{quoted(key, value)[len(key) + 1 :]}]" if is_list else quoted(key, value))
+    fix = next((shlex.quote(candidate) for candidate in candidates if _is_readable(candidate, parser)), "")
     found = f"cannot be read at {symbol!r}" if symbol and symbol != "<EOF>" else "cannot be read to its end"
-    return Problem(asked=text, found=found, why="text with such symbols is quoted, once more for the shell", fix=fix)
+    why = "text with such symbols is quoted, once more for the shell"
+    return Problem(asked=text, found=found, why=why, fix=fix)
+
+
+def _is_readable(text: str, parser: OverridesParser) -> bool:
+    try:
+        parser.parse_overrides([text])
+    except HydraException:
+        return False
+    return True
+
+
+def _plain(value: Any) -> Any:
+    """A value of Hydra's parser without the quotes that it remembers."""
+    return value.text if isinstance(value, QuotedString) else value
 
 
 def as_override(key: str, value: Any) -> str:
     """A Python keyword as an override: "__" for each dot, values as YAML spells them."""
     text = {None: "null", True: "true", False: "false"}[value] if isinstance(value, bool | None) else value
     return f"{key.replace('__', '.')}={text}"
-
-
-def quoted(key: str, value: str) -> str:
-    """An override whose value Hydra reads as exactly this text."""
-    bare = value
-    for quote in ("'", '"'):
-        if len(value) > 1 and value[0] == value[-1] == quote:
-            bare = value[1:-1]
-    escaped = re.sub(r"(\\*)(\"|$)", lambda m: m.group(1) * 2 + ("\\" + m.group(2) if m.group(2) else ""), bare)
-    return f'{key}="{escaped}"'

@@ -23,7 +23,14 @@ BUILT_IN: dict[type[Component], tuple[type[Component], ...]] = {
         tasks.RunBatch,
     ),
     specs.Model: (specs.Model,),
-    chips.Hardware: (chips.AutoHardware, chips.CpuChip, chips.CudaChip, chips.AscendChip, chips.VirtualChip),
+    chips.Hardware: (
+        chips.AutoHardware,
+        chips.SameHardware,
+        chips.CpuChip,
+        chips.CudaChip,
+        chips.AscendChip,
+        chips.VirtualChip,
+    ),
     specs.Parallel: (specs.Parallel,),
     specs.Deploy: (specs.Colocated, specs.Disaggregated),
     specs.Speculation: (specs.NoSpeculation, specs.DSpark, specs.DSparkFixed, specs.Ngram),
@@ -47,7 +54,7 @@ BUILT_IN: dict[type[Component], tuple[type[Component], ...]] = {
     surroundings.Grammar: (surroundings.NoGrammar, surroundings.Llguidance, surroundings.Xgrammar),
     surroundings.Serving: (surroundings.Serving,),
     workloads.Workload: (workloads.SteadyWorkload, workloads.TraceWorkload),
-    costs.Cost: (costs.RooflineCost,),
+    costs.Cost: (costs.RooflineCost, costs.CalibratedCost, costs.MeasuredCost, costs.AiconfiguratorCost),
     launchers.Launcher: (
         launchers.LocalLauncher,
         launchers.TorchrunLauncher,
@@ -55,8 +62,8 @@ BUILT_IN: dict[type[Component], tuple[type[Component], ...]] = {
         launchers.RayLauncher,
         launchers.KubernetesLauncher,
     ),
-    clusters.Cluster: (clusters.NoCluster,),
-    sweeps.Sweep: (sweeps.NoSweep,),
+    clusters.Cluster: (clusters.NoCluster, clusters.SiteCluster),
+    sweeps.Sweep: (sweeps.NoSweep, sweeps.Search),
 }
 
 

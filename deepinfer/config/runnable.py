@@ -6,7 +6,7 @@ from deepinfer.config.errors import ExitCode, Problem
 from deepinfer.config.specs import Spec
 
 NOT_BUILT: dict[str, tuple[str | int, ...]] = {
-    "task.kind": ("serve", "chat", "bench", "simulate", "tune", "launch", "run_batch"),
+    "task.kind": ("serve", "chat", "simulate", "run_batch"),
     "hardware.kind": ("cuda", "ascend"),
     "deploy.kind": ("disaggregated",),
     "speculation.kind": ("dspark", "dspark_fixed", "ngram"),
@@ -16,7 +16,6 @@ NOT_BUILT: dict[str, tuple[str | int, ...]] = {
     "cache.kind": ("prefix",),
     "kernels.kind": ("triton", "deepseek"),
     "grammar.kind": ("llguidance", "xgrammar"),
-    "launcher.kind": ("torchrun", "slurm", "ray", "kubernetes"),
 }
 MAX_RANKS = 1
 INSTEAD = {  # what to type in place of an entry's value
@@ -30,7 +29,6 @@ INSTEAD = {  # what to type in place of an entry's value
     "cache.kind": "cache=paged",
     "kernels.kind": "kernels=auto",
     "grammar.kind": "grammar=none",
-    "launcher.kind": "launcher=local",
 }
 
 
@@ -44,6 +42,15 @@ def unbuilt(spec: Spec) -> list[Problem]:
     if spec.parallel.num_ranks > MAX_RANKS:
         problems.append(not_built(f"parallel: {spec.parallel.num_ranks} ranks", "parallel=single"))
     return problems
+
+
+def launched(spec: Spec) -> list[Problem]:
+    """The refusal of a run in this process whose ranks somebody else is to start; empty where it is to run here."""
+    if spec.launcher.kind == "local":
+        return []
+    asked, found = f"launcher={spec.launcher.kind}", "this command runs in this process"
+    fix = f"deepinfer launch {asked} out=DIR …"
+    return [Problem(asked=asked, found=found, why="the files of launch start the ranks of a plan elsewhere", fix=fix)]
 
 
 def not_built(asked: str, fix: str) -> Problem:

@@ -31,6 +31,8 @@ from deepinfer.config.workloads import Workload
 
 Verify = Literal["auto", "coupled", "rejection"]
 Int64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Tokens = Annotated[int, Meta(ge=0, le=2**31 - 1, extra={"unit": "count"})]
+AtLeastOne = Annotated[int, Meta(ge=1, le=2**31 - 1, extra={"unit": "count"})]
 
 
 class Model(Component, frozen=True, kw_only=True, tag="v41"):
@@ -73,6 +75,7 @@ class Role(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One side of a disaggregated deployment."""
 
     replicas: Positive  # copies of this side
+    hardware: Hardware  # same takes the chip of the top level
     parallel: Parallel
 
 
@@ -113,10 +116,10 @@ class Ngram(Speculation, frozen=True, kw_only=True, tag="ngram"):
 class Sampling(Component, frozen=True, kw_only=True, tag="sampling"):
     """Defaults of a request that says nothing; `reproducible` belongs to the engine as a whole."""
 
-    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]  # of one answer
-    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)]  # before an answer may end
+    max_tokens: AtLeastOne  # of one answer
+    min_tokens: Tokens  # before an answer may end
     temperature: Annotated[float, Meta(ge=0, le=100)] | Auto  # 0 is greedy; auto asks the checkpoint
-    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)]  # 0 keeps all
+    top_k: Tokens  # 0 keeps all
     top_p: Annotated[float, Meta(gt=0, le=1)]  # keeps the likeliest tokens up to this probability together
     min_p: Share  # drops tokens below this share of the likeliest one's probability
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)]  # divides the logits of tokens seen so far; 1 is none

@@ -1,6 +1,10 @@
 """The verbs, as the task group sees them."""
 
-from deepinfer.config.leaves import Component
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from deepinfer.config.leaves import Auto, Component, Count, Positive
 
 
 class Task(Component, frozen=True, kw_only=True):
@@ -27,7 +31,17 @@ class Chat(Task, frozen=True, kw_only=True, tag="chat"):
     thinking: bool
 
 
-class Bench(Task, frozen=True, kw_only=True, tag="bench"):
+class Load(Task, frozen=True, kw_only=True):
+    """The load that is sent; the sizes of its requests are those of the workload."""
+
+    num_requests: Positive  # requests that are measured
+    warm_up: Count  # requests that run before them and are not counted
+    concurrency: Positive | Auto  # requests in flight; auto: as the scheduler takes them, no limit at a request_rate
+    request_rate: Annotated[float, Meta(gt=0)] | None  # arrivals a second, Poisson; null: the next as one ends
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)]  # of prompts and arrivals
+
+
+class Bench(Load, frozen=True, kw_only=True, tag="bench"):
     pass
 
 
@@ -35,12 +49,12 @@ class Simulate(Task, frozen=True, kw_only=True, tag="simulate"):
     pass
 
 
-class Tune(Task, frozen=True, kw_only=True, tag="tune"):
-    pass
+class Tune(Load, frozen=True, kw_only=True, tag="tune"):
+    """A search; the keys are those of the runs of bench that a recipe over bench makes."""
 
 
 class Launch(Task, frozen=True, kw_only=True, tag="launch"):
-    pass
+    run: Literal["serve", "generate"]  # what the ranks do; generate answers the five prompts of the main job and ends
 
 
 class Rank(Task, frozen=True, kw_only=True, tag="rank"):

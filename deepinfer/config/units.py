@@ -1,4 +1,4 @@
-"""Numbers as people write them: "64k", "80GiB", "1.5GB", "250ms", "4.5PFLOP/s".
+"""Numbers as people write them: "64k", "80GiB", "1.5GB", "250ms", "4.5PFLOP/s", "96%".
 
 Decimal prefixes are powers of 1000 and binary ones (Ki, Mi, …) powers of 1024, for tokens as for bytes: 64k is 64,000
 and 64Ki is 65,536. Results are exact: a size that is not a whole number of bytes is refused.
@@ -25,12 +25,13 @@ def _suffixes(*ends: str) -> dict[str, Fraction]:
     return {"": Fraction(1)} | {prefix + end: Fraction(scale) for prefix, scale in prefixes.items() for end in ends}
 
 
-UNITS: dict[str, dict[str, Fraction]] = {
+UNITS: dict[str, dict[str, Fraction]] = {  # a prefix alone means the unit itself: 155T of flop/s are 155TFLOP/s
     "count": _suffixes(""),
-    "bytes": _suffixes("B"),
-    "bytes/s": _suffixes("B/s"),
-    "flop/s": _suffixes("FLOP/s", "FLOPS", "OP/s", "OPS"),
+    "bytes": _suffixes("", "B"),
+    "bytes/s": _suffixes("", "B/s"),
+    "flop/s": _suffixes("", "FLOP/s", "FLOPS", "OP/s", "OPS"),
     "s": _TIMES,
+    "share": {"": Fraction(1), "%": Fraction(1, 100)},
 }
 EXAMPLES = {
     "count": "4096, 64k or 64Ki",
@@ -38,8 +39,10 @@ EXAMPLES = {
     "bytes/s": "3.35TB/s or plain bytes per second",
     "flop/s": "4.5PFLOP/s or plain operations per second",
     "s": "250ms, 1.5s, 2min or plain seconds",
+    "share": "96% or 0.96",
 }
-_WRITTEN = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*")
+MOST = 10**300  # any more is no float
+_WRITTEN = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-z/%]*)\s*")
 
 
 def parse_quantity(text: str, unit: str) -> int | float:
@@ -56,6 +59,8 @@ def parse_quantity(text: str, unit: str) -> int | float:
     if scale is None:
         raise ValueError(_unknown_suffix(text, suffix, unit))
     value = Fraction(number.replace("_", "")) * scale
+    if abs(value) > MOST:
+        raise ValueError(f"{text!r} is more than anything there is")
     return int(value) if value.denominator == 1 else float(value)
 
 

@@ -1,9 +1,15 @@
-"""Files of the user's own folder that YAML cannot even begin to read: which, and why."""
+"""Files of the user's own folder: those that YAML cannot even begin to read, and those that speak to Hydra itself."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
+from hydra.core.config_loader import ConfigLoader
+from hydra.types import RunMode
 from yaml.reader import ReaderError
+
+from deepinfer.config.errors import Problem
+from deepinfer.config.overrides import NO_HYDRA_SETTINGS, WHY_NO_HYDRA_SETTINGS
 
 UNREADABLE = (RecursionError, UnicodeDecodeError, ReaderError)  # what reading such a file ends in
 _CYCLE = "a defaults list leads back to the file that it stands in"
@@ -16,6 +22,28 @@ def why_unreadable(error: Exception, folder: Path | None) -> str:
     if faults:
         return "; ".join(faults)
     return _CYCLE if isinstance(error, RecursionError) else str(error).strip().splitlines()[0]
+
+
+def settings_of_hydra(loader: ConfigLoader, folder: Path, overrides: Sequence[str]) -> list[Problem]:
+    """A problem for each file in `folder` that is taken and sets something of Hydra's: launcher, sweeper, folders."""
+    taken = loader.compute_defaults_list("config", list(overrides), RunMode.RUN).defaults
+    problems = []
+    for path in dict.fromkeys(default.config_path for default in taken if default.config_path):
+        file = folder / f"{path.removesuffix('.yaml')}.yaml"
+        if not file.is_file():
+            continue
+        lines = file.read_text("utf-8").splitlines()
+        number = next((number for number, text in enumerate(lines, 1) if _speaks_to_hydra(text)), 0)
+        if number:
+            asked = lines[number - 1].strip("- ")
+            why = f"{WHY_NO_HYDRA_SETTINGS}; sweeps are typed: -m key=a,b"
+            problems.append(Problem(asked=asked, found=NO_HYDRA_SETTINGS, why=why, file=str(file), line=number))
+    return problems
+
+
+def _speaks_to_hydra(line: str) -> bool:
+    """Whether a line of a file opens Hydra's own settings, or overrides one of its groups."""
+    return line.startswith("hydra:") or line.strip("- ").removeprefix("override ").lstrip("/").startswith("hydra/")
 
 
 def _fault(file: Path) -> str:

@@ -6,7 +6,8 @@ from msgspec import Meta
 
 from deepinfer.config.leaves import Auto, Component, Positive, Share, Text
 
-Rate = Annotated[float, Meta(gt=0, extra={"unit": "count"})]
+Rate = Annotated[float, Meta(gt=0, le=1e9, extra={"unit": "count"})]
+Daily = Annotated[float, Meta(gt=0, le=1e18, extra={"unit": "count"})]
 
 
 class Workload(Component, frozen=True, kw_only=True):
@@ -21,9 +22,9 @@ class SteadyWorkload(Workload, frozen=True, kw_only=True, tag="steady"):
     cached_share: Share  # part of the prompts that is in the cache already
     accepted_tokens: Annotated[float, Meta(ge=1)] | Auto  # tokens a verified step yields; auto takes published ones
     requests_per_s: Rate | None  # traffic to size a fleet for
-    tokens_per_day: Rate | None  # the same, as prompt and answer tokens of a day together
+    tokens_per_day: Daily | None  # the same, as prompt and answer tokens of a day together
     output_share: Annotated[float, Meta(gt=0, lt=1)] | Auto  # answers among tokens_per_day; auto: from the lengths
-    peak_to_mean: Annotated[float, Meta(ge=1)]  # busiest hour against the mean
+    peak_to_mean: Annotated[float, Meta(ge=1, le=1000)]  # busiest hour against the mean
     tokens_per_s_per_user: Rate | None  # slowest answer that will do; null: as many sequences as the scheduler takes
     ttft_s: Annotated[float, Meta(gt=0, extra={"unit": "s"})] | None  # latest first token that will do
 

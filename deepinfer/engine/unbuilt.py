@@ -6,7 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from deepinfer.config.errors import ExitCode, Problem, Refused
-from deepinfer.config.runnable import INSTEAD, MAX_RANKS, NOT_BUILT, not_built, unbuilt
+from deepinfer.config.runnable import INSTEAD, MAX_RANKS, NOT_BUILT, launched, not_built, unbuilt
 
 if TYPE_CHECKING:
     from deepinfer.config.specs import Spec
@@ -18,7 +18,7 @@ DEVICE_SEAMS = ("weights", "ops", "expert_dispatch", "model", "cache", "sampler"
 def refuse_to_run(plan: Plan, spec: Spec, lacks: str | None) -> None:
     """Raise Refused for a plan that this machine or this version cannot run; `lacks` as for `device_problem`."""
     device = device_problem(plan, lacks)
-    problems = [device] if device else [] if is_simulated(plan) else unbuilt(spec)
+    problems = [device] if device else [*launched(spec), *([] if is_simulated(plan) else unbuilt(spec))]
     if problems:
         raise Refused(problems)
 
@@ -38,8 +38,9 @@ def refuse_unbuilt(plan: Plan) -> None:
             asked = node.option or node.name
             group = asked.partition("=")[0]
             found.setdefault(group, not_built(asked, INSTEAD.get(f"{group}.kind", "")))
-    if not (found or simulated) and plan.hardware.kind in NOT_BUILT["hardware.kind"]:
-        found["hardware"] = not_built(f"hardware={plan.hardware.option}", INSTEAD["hardware.kind"])
+    for chip in [role.hardware for role in plan.layout.roles] if not (found or simulated) else ():
+        if chip.kind in NOT_BUILT["hardware.kind"]:
+            found["hardware"] = not_built(f"hardware={chip.option}", INSTEAD["hardware.kind"])
     if found:
         raise Refused(found.values())
 
@@ -49,11 +50,13 @@ def device_problem(plan: Plan, lacks: str | None) -> Problem | None:
     nothing is missing or the plan is simulated."""
     if lacks is None or is_simulated(plan):
         return None
-    no_code = plan.hardware.kind in NOT_BUILT["hardware.kind"]
-    too = f", and this version has no code for {plan.hardware.name} yet" if no_code else ""
+    chips = [role.hardware for role in plan.layout.roles]
+    chip = next((chip for chip in chips if chip.kind != "cpu"), chips[0])
+    no_code = chip.kind in NOT_BUILT["hardware.kind"]
+    too = f", and this version has no code for {chip.name} yet" if no_code else ""
     found = f"{lacks.removesuffix('.')}{too}, so it was planned and not run"
-    asked = f"hardware={plan.hardware.option}"
-    return Problem(asked=asked, found=found, fix="hardware=cpu", code=ExitCode.DEVICE)
+    fix = "hardware=cpu" if len(chips) == 1 else "deploy=colocated hardware=cpu"
+    return Problem(asked=f"hardware={chip.option}", found=found, fix=fix, code=ExitCode.DEVICE)
 
 
 def is_simulated(plan: Plan) -> bool:

@@ -1,17 +1,19 @@
 """How many tokens and sequences fit, and what is wrong when too few do."""
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, structs
 
 from deepinfer.config.errors import ExitCode, Problem
+from deepinfer.config.specs import Parallel
 from deepinfer.plan.layout import lay_out, valid_expert_degrees
 from deepinfer.plan.ledger import Ledger
 from deepinfer.plan.memory import Scene, budget, fixed_bytes, pool_blocks, rank_groups, weight_items
-from deepinfer.plan.roles import choose, key_of
+from deepinfer.plan.roles import OPTIONS, choose, key_of
 from deepinfer.plan.types import Capacity, Layout, RankMemory, RolePlan
 
 GB = 1e9
 DEGREES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
-OPTIONS = {2: "ep2", 4: "ep4", 8: "ep8", 64: "ep64", 128: "ep128"}  # of conf/parallel
 
 
 class Fit(Struct, frozen=True, kw_only=True):
@@ -22,37 +24,41 @@ class Fit(Struct, frozen=True, kw_only=True):
     max_model_len: int
 
 
-def fit(scene: Scene, layout: Layout, ledger: Ledger) -> Fit:
-    """Fill every rank's memory with cache and settle the longest sequence. Problems go to the ledger (exit code 6)."""
-    case = scene.case
+def fit(scenes: Mapping[str, Scene], layout: Layout, ledger: Ledger) -> Fit:
+    """Fill every rank's memory with cache and settle the longest sequence; `scenes` are by role.
+
+    Problems go to the ledger (exit code 6).
+    """
+    decode = layout.roles[-1]  # answers live there, so it decides what can run at once
+    case, cache = scenes[decode.name].case, scenes[decode.name].cache
     asked_len = case.spec.model.max_model_len
     longest = case.config.max_position_embeddings if asked_len == "auto" else asked_len
-    groups = [(role, rank, numbers, weight_items(scene, rank, role)) for role, rank, numbers in rank_groups(layout)]
+    groups = [(scenes[role.name], role, rank, numbers) for role, rank, numbers in rank_groups(layout)]
     blocks: dict[str, int] = {}
     rules: dict[str, str] = {}
     too_big: list[Problem] = []
-    for role, rank, numbers, items in groups:
-        free = scene.usable_bytes - fixed_bytes(scene, items)
+    for scene, role, rank, numbers in groups:
+        free = scene.usable_bytes - fixed_bytes(scene, weight_items(scene, rank, role))
         count, rules[role.name] = pool_blocks(scene, free, longest)
         blocks[role.name] = min(count, blocks.get(role.name, count))
         if free < 0:
             too_big.append(_too_big(scene, layout, budget(scene, role, rank, numbers, 0)))
-        elif count * scene.cache.padded_block_bytes > free:
+        elif count * cache.padded_block_bytes > free:
             too_big.append(_pool_too_big(scene, count, free))
     ledger.problems += too_big
-    memory = tuple(budget(scene, role, rank, numbers, blocks[role.name]) for role, rank, numbers, _ in groups)
+    memory = tuple(budget(scene, role, rank, numbers, blocks[role.name]) for scene, role, rank, numbers in groups)
     for name, rule in rules.items():
-        if scene.case.spec.cache.memory_bytes == "auto":
+        if case.spec.cache.memory_bytes == "auto":
             key = "cache.memory_bytes" if name == "all" else f"cache.memory_bytes of {name}"
-            size = blocks[name] * scene.cache.padded_block_bytes
+            size = blocks[name] * cache.padded_block_bytes
             ledger.decide(key, size, rule or "cache.num_blocks was given")
-    smallest = min(blocks.values()) * scene.cache.block_tokens
+    smallest = min(blocks.values()) * cache.block_tokens
     if smallest < longest and not too_big:
-        longest = _shorten(scene, smallest, longest, ledger)
+        longest = _shorten(scenes[decode.name], smallest, longest, ledger)
     elif asked_len == "auto" and not too_big:
         ledger.decide("model.max_model_len", longest, "max_position_embeddings of config.json, and the cache holds it")
-    decode = layout.roles[-1]  # answers live there, so it decides what can run at once
-    return Fit(memory=memory, capacity=_capacity(scene, decode, blocks[decode.name], longest), max_model_len=longest)
+    capacity = _capacity(scenes[decode.name], decode, blocks[decode.name], longest)
+    return Fit(memory=memory, capacity=capacity, max_model_len=longest)
 
 
 def _capacity(scene: Scene, role: RolePlan, num_blocks: int, longest: int) -> Capacity:
@@ -102,16 +108,17 @@ def _pool_too_big(scene: Scene, count: int, free: int) -> Problem:
 
 
 def _too_big(scene: Scene, layout: Layout, memory: RankMemory) -> Problem:
-    case = scene.case
+    case, num_ranks = scene.case, scene.role.num_ranks
+    side = "" if memory.role == "all" else f" of the {memory.role} side"
     largest = sorted((item for item in memory.items if item.place == "device"), key=lambda item: -item.num_bytes)[:3]
     parts = ", ".join(f"{item.name} {item.num_bytes / GB:.1f}" for item in largest if item.num_bytes >= GB / 10)
     where = f"ranks {memory.ranks}" if layout.num_ranks > 1 else "the rank"
-    limit = "of this machine's memory may be used for it" if case.is_cpu else "of each device may be used"
+    limit = "of this machine's memory may be used for it" if scene.role.is_cpu else "of each device may be used"
     return Problem(
-        asked=f"model={case.model_name} on {case.chip.name}, {layout.num_ranks} rank{'s' * (layout.num_ranks > 1)}",
+        asked=f"model={case.model_name} on {scene.role.chip.name}, {num_ranks} rank{'s' * (num_ranks > 1)}{side}",
         found=f"{where} would hold {memory.device_bytes / GB:.1f} GB before the first cache block (GB: {parts})",
         why=f"{_expansion(scene, memory)}{scene.usable_bytes / GB:.1f} GB {limit}",
-        fix=_smaller(scene, layout, memory),
+        fix=_smaller(scene, layout),
         code=ExitCode.MEMORY,
     )
 
@@ -126,21 +133,21 @@ def _expansion(scene: Scene, memory: RankMemory) -> str:
     return f"the checkpoint's {whole / GB:.1f} GB, packed FP8 and FP4, become {scene.case.numerics.dtype} here; "
 
 
-def _smaller(scene: Scene, layout: Layout, memory: RankMemory) -> str:
+def _smaller(scene: Scene, layout: Layout) -> str:
     """What to type: fewer sequences or rows where the weights alone would fit, else more ranks or a smaller model."""
-    role, rank = next((plan, rank) for plan, rank, _ in rank_groups(layout) if plan.name == memory.role)
+    role, rank = next((plan, rank) for plan, rank, _ in rank_groups(layout) if plan.name == scene.role.name)
     held = sum(item.num_bytes for item in weight_items(scene, rank, role) if item.place == "device")
     room = scene.usable_bytes - held
     scheduler, rows_each = scene.case.spec.scheduler, 1 + scene.case.drafting.depth
     if room <= 0:
-        return _smallest_layout(scene, memory.role)
+        return _smallest_layout(scene)
     sequences = min((room - scene.workspace_bytes) // scene.cache.padded_state_bytes, scheduler.max_num_batched_tokens)
     if sequences >= rows_each:
         return f"scheduler.max_num_seqs={_power_of_two(sequences // rows_each)}"
     rows = _power_of_two(scheduler.max_num_batched_tokens * (room // 2) // scene.workspace_bytes)  # half for sequences
     sequences = min(scheduler.max_num_seqs, room // 2 // scene.cache.padded_state_bytes, rows // rows_each)
     if sequences < 1:
-        return _smallest_layout(scene, memory.role)
+        return _smallest_layout(scene)
     keys = {"max_num_seqs": sequences, "max_num_batched_tokens": rows, "max_prefill_tokens": rows}
     lower = {key: _power_of_two(value) for key, value in keys.items() if value < getattr(scheduler, key)}
     return " ".join(f"scheduler.{key}={value}" for key, value in lower.items())
@@ -151,18 +158,18 @@ def _power_of_two(number: int) -> int:
     return int(1 << number.bit_length() >> 1)
 
 
-def _smallest_layout(scene: Scene, role: str) -> str:
+def _smallest_layout(scene: Scene) -> str:
     """The fewest ranks that hold the model with experts spread over all of them, tables on the hosts if need be."""
-    case = scene.case
-    if case.is_cpu:
+    case, role = scene.case, scene.role.name
+    if scene.role.is_cpu:
         return "model=v41_tiny" if case.model_name == "v41_flash" else ""
-    parallel = next(degrees for name, _, degrees in case.roles if name == role)
     drafting = case.drafting.num_draft_layers > 0
     for degree in DEGREES:
         if degree not in valid_expert_degrees(case.config, degree, 0, drafting=drafting):
             continue
-        spread = type(parallel)(attention_dp=degree, context=1, expert=degree, redundant_experts=0, engram="host")
-        layout = lay_out(((role, 1, spread),), case.config, case.chip, {role: "host"})
+        spread = Parallel(attention_dp=degree, context=1, expert=degree, redundant_experts=0, engram="host")
+        one = structs.replace(scene.role, replicas=1, parallel=spread)
+        layout = lay_out((one,), case.config, case.hardware, {role: "host"})
         needs = [fixed_bytes(scene, weight_items(scene, rank, plan)) for plan, rank, _ in rank_groups(layout)]
         if max(needs) <= scene.usable_bytes:
             key = key_of(role)

@@ -199,14 +199,14 @@ def _refuse_pins(pins: Mapping[str, str], chip: Chip, dtype: str, ledger: Ledger
         asked = f"kernels.ops.{op}={name}"
         if op not in OPS:
             close = nearest(op, OPS)
-            fix = f"kernels.ops={{{close}: {name}}}" if close else ""
+            fix = f"kernels.ops.{close}={name}" if close else ""
             ledger.refuse(plan_problem(asked, f"no op {op!r}", f"there are {listed(OPS)}", fix))
         elif name not in BY_NAME:
             close = nearest(name, BY_NAME)
-            fix = f"kernels.ops={{{op}: {close}}}" if close else ""
+            fix = f"kernels.ops.{op}={close}" if close else ""
             ledger.refuse(plan_problem(asked, f"no backend {name!r}", f"there are {listed(BY_NAME)}", fix))
         elif reason := unfit(BY_NAME[name], op, chip, dtype):
-            ledger.refuse(plan_problem(asked, reason, _able(chip, dtype), f"kernels.ops={{{op}: reference}}"))
+            ledger.refuse(plan_problem(asked, reason, _able(chip, dtype), f"kernels.ops.{op}=reference"))
         else:
             continue
         yield op

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from deepinfer.config.errors import Problem
-from deepinfer.plan import rules_layout, rules_options
+from deepinfer.plan import rules_layout, rules_options, rules_roles, rules_unused, rules_workload
 from deepinfer.plan.settle import Case
 
 Rule = Callable[[Case], Iterator[Problem]]
@@ -12,6 +12,7 @@ LAYOUT_RULES: tuple[Rule, ...] = (
     rules_layout.redundancy_has_a_use,
     rules_layout.decode_ranks_share_no_prompt,
     rules_layout.executor_fits,
+    rules_roles.parallel_belongs_to_a_side,
 )
 OPTION_RULES: tuple[Rule, ...] = (
     rules_options.drafter_fits_checkpoint,
@@ -23,6 +24,12 @@ OPTION_RULES: tuple[Rule, ...] = (
     rules_options.threads_can_be_started,
     rules_options.repository_is_read,
     rules_options.weights_are_there,
+    rules_roles.hardware_is_of_some_side,
+    rules_unused.threads_need_a_cpu,
+    rules_unused.cache_has_one_size,
+    rules_unused.revisions_are_of_a_hub,
+    rules_workload.traffic_is_told_once,
+    rules_workload.steps_yield_what_they_check,
 )
 
 

@@ -1,11 +1,12 @@
 """Two short fingerprints. Neither covers prompts, outputs, paths, ports, costs or reasons."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from deepinfer.plan.types import Plan
+from deepinfer.plan.types import OpChoice, Plan, RolePlan
 
 DIGEST_CHARS = 16
 
@@ -24,20 +25,23 @@ def rank_digest(plan: Plan) -> str:
             "weights": plan.model.weights_digest,
             "config": plan.model.config_digest,
             "max_model_len": plan.model.max_model_len,
-            "roles": plan.layout.roles,
+            "roles": [_role(role) for role in plan.layout.roles],
             "cache": plan.cache,
             "blocks": [(memory.ranks, memory.num_blocks, memory.num_state_slots) for memory in plan.memory],
             "numerics": plan.numerics,
             "drafting": plan.drafting,
             "scheduler": plan.scheduler,
-            "ops": _ops(plan),
             "graph": [(node.name, node.implementation, node.settings) for node in plan.graph],
         }
     )
 
 
 def numerics_digest(plan: Plan) -> str:
-    """What fixes the bits of an output: weights, formats, ops, replay. The key of every cache and measured curve."""
+    """What fixes the bits of an output: weights, formats, ops, replay. The key of every cache and measured curve.
+
+    Roles with the same ops on the same architecture count once, so that splitting prefill from decode changes nothing.
+    """
+    first, *others = {digest(way): way for way in map(_way, plan.layout.roles)}.values()
     return digest(
         {
             "deepinfer": plan.deepinfer,
@@ -47,11 +51,23 @@ def numerics_digest(plan: Plan) -> str:
             "dtype": plan.numerics.dtype,
             "threads": plan.numerics.threads,
             "replay": (plan.numerics.replay, plan.numerics.replay_keep_tokens),
-            "architecture": plan.hardware.architecture,
-            "ops": _ops(plan),
+            **first,
+            **({"other_roles": others} if others else {}),
         }
     )
 
 
-def _ops(plan: Plan) -> list[tuple[str, str]]:
-    return [(choice.op, choice.implementation) for choice in plan.ops]
+def rounding(architecture: str, ops: Iterable[OpChoice]) -> dict[str, Any]:
+    """What rounds the numbers of a role: equal for two roles whose bits are the same."""
+    return {"architecture": architecture, "ops": [(choice.op, choice.implementation) for choice in ops]}
+
+
+def _way(role: RolePlan) -> dict[str, Any]:
+    return rounding(role.hardware.architecture, role.ops)
+
+
+def _role(role: RolePlan) -> dict[str, Any]:
+    """A role without what is measured or only told."""
+    data: dict[str, Any] = msgspec.to_builtins(role)
+    named = {key: value for key, value in data.items() if key not in ("hardware", "ops", "floors")}
+    return {**named, **_way(role)}

@@ -58,7 +58,7 @@ def _model_nodes(case: Case, ops: tuple[OpChoice, ...]) -> list[Node]:
     backends = sorted({choice.implementation for choice in ops})
     names = sorted({choice.backend for choice in ops})
     reason = f"model.weights={kind}"
-    spread = any(parallel.expert > 1 for _, _, parallel in case.roles)
+    spread = any(role.parallel.expert > 1 for role in case.roles)
     dispatch = "deepinfer.parallel.all_to_all:AllToAllDispatch" if spread else ""
     dispatch_reason = "experts are spread over ranks" if spread else "every rank holds all experts"
     return [

@@ -1,56 +1,86 @@
 """Who holds what: ranks of every role, their experts and their rows of the engram tables.
 
 Ranks of a role lie replica by replica; inside a replica attention-parallel index major, context index minor, so that
-the ranks that share a prompt are neighbours. Expert groups are runs of `expert` consecutive ranks.
+the ranks that share a prompt are neighbours. Expert groups are runs of `expert` consecutive ranks. A replica fills nodes
+of its own, one after the other; all ranks on CPUs are processes of one machine.
 """
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from msgspec import structs
 
 from deepinfer.arch.config import V41Config
-from deepinfer.config.chips import Chip
 from deepinfer.config.specs import Parallel
-from deepinfer.plan.types import Layout, RankPlan, RolePlan
+from deepinfer.plan.roles import RoleCase
+from deepinfer.plan.types import HardwarePlan, Layout, RankPlan, RolePlan
 
-Roles = tuple[tuple[str, int, Parallel], ...]
 
-
-def lay_out(roles: Roles, config: V41Config, chip: Chip, engram: dict[str, str]) -> Layout:
-    """Every rank of every role; `engram` says for each role where the n-gram tables live."""
+def lay_out(
+    roles: Sequence[RoleCase], config: V41Config, hardware: Mapping[str, HardwarePlan], engram: Mapping[str, str]
+) -> Layout:
+    """Every rank of every role; `hardware` and `engram` say for each role its chip and where the n-gram tables live."""
     role_plans: list[RolePlan] = []
     ranks: list[RankPlan] = []
-    per_node, num_nodes = chip.node_devices.value, 0
-    for name, replicas, parallel in roles:
+    for role in roles:
+        parallel = role.parallel
         role_plans.append(
             RolePlan(
-                name=name,  # type: ignore[arg-type]
-                replicas=replicas,
+                name=role.name,  # type: ignore[arg-type]
+                replicas=role.replicas,
                 attention_dp=parallel.attention_dp,
                 context=parallel.context,
                 expert=parallel.expert,
                 redundant_experts=parallel.redundant_experts,
-                engram=engram[name],  # type: ignore[arg-type]
+                engram=engram[role.name],  # type: ignore[arg-type]
                 first_rank=len(ranks),
-                num_ranks=replicas * parallel.num_ranks,
+                num_ranks=role.num_ranks,
+                hardware=hardware[role.name],
             )
         )
-        for replica in range(replicas):
-            replica_ranks = _replica(name, replica, len(ranks), parallel, config, sharded=engram[name] != "replicated")
-            ranks += [_placed(rank, index, num_nodes, per_node) for index, rank in enumerate(replica_ranks)]
-            num_nodes += -(-parallel.num_ranks // per_node)
-    domain, devices = widest_link(chip)
-    num_domains = -(-len(ranks) // devices) if domain else len(ranks)
+        for replica in range(role.replicas):
+            sharded = engram[role.name] != "replicated"
+            ranks += _replica(role.name, replica, len(ranks), parallel, config, sharded=sharded)
+    placed = _placed(ranks, role_plans)
     return Layout(
-        num_ranks=len(ranks),
-        num_nodes=num_nodes,
-        num_domains=num_domains,
+        num_ranks=len(placed),
+        num_nodes=1 + max(rank.node for rank in placed),
+        num_domains=_num_domains(placed, role_plans),
         roles=tuple(role_plans),
-        ranks=tuple(ranks),
+        ranks=placed,
     )
 
 
-def _placed(rank: RankPlan, index: int, first_node: int, per_node: int) -> RankPlan:
-    """The rank on its node: a replica fills its nodes one after the other."""
-    return structs.replace(rank, node=first_node + index // per_node, device=index % per_node)
+def _placed(ranks: Sequence[RankPlan], roles: Sequence[RolePlan]) -> tuple[RankPlan, ...]:
+    """The ranks on their nodes."""
+    chips: dict[str, HardwarePlan] = {role.name: role.hardware for role in roles}
+    on_cpu = [rank.rank for rank in ranks if chips[rank.role].kind == "cpu"]
+    num_nodes = int(bool(on_cpu))  # the machine of all CPU ranks is the first
+    placed: dict[int, tuple[int, int]] = {number: (0, index) for index, number in enumerate(on_cpu)}
+    for (role, _), replica in groupby(ranks, key=lambda rank: (rank.role, rank.replica)):
+        numbers, per_node = [rank.rank for rank in replica], chips[role].node_devices
+        if chips[role].kind != "cpu":
+            placed |= {n: (num_nodes + index // per_node, index % per_node) for index, n in enumerate(numbers)}
+            num_nodes += -(-len(numbers) // per_node)
+    return tuple(structs.replace(rank, node=placed[rank.rank][0], device=placed[rank.rank][1]) for rank in ranks)
+
+
+def _num_domains(ranks: Sequence[RankPlan], roles: Sequence[RolePlan]) -> int:
+    """Groups of devices that the fastest link joins, each as full as it can be; devices without one stand alone."""
+    count = 0
+    for fabric in {_fabric(role): None for role in roles}:
+        mine = [role for role in roles if _fabric(role) == fabric]
+        chip, names = mine[0].hardware, {role.name for role in mine}
+        nodes = len({rank.node for rank in ranks if rank.role in names})
+        num_ranks = sum(role.num_ranks for role in mine)
+        whole_nodes = chip.domain_devices // chip.node_devices
+        count += -(-nodes // whole_nodes) if chip.domain and whole_nodes else -(-num_ranks // chip.domain_devices)
+    return count
+
+
+def _fabric(role: RolePlan) -> tuple[str, str, int, int]:
+    chip = role.hardware
+    return chip.name, chip.domain, chip.domain_devices, chip.node_devices
 
 
 def _replica(
@@ -84,15 +114,6 @@ def _replica(
 def _share(rows: int, index: int, shares: int) -> tuple[int, int]:
     """Rows that `index` of `shares` holds: consecutive runs whose lengths differ by one row at most."""
     return rows * index // shares, rows * (index + 1) // shares
-
-
-def widest_link(chip: Chip) -> tuple[str, int]:
-    """The fastest link between devices and how many it joins; "" and 1 for a chip without one."""
-    links = [(link.value, name, link.devices) for name, link in chip.links.items() if link.devices > 1]
-    if not links:
-        return "", 1
-    _, name, devices = max(links)
-    return name, devices
 
 
 def valid_expert_degrees(config: V41Config, num_ranks: int, redundant: int, *, drafting: bool) -> list[int]:

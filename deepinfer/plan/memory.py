@@ -1,55 +1,40 @@
-"""The memory of every rank: what is held, what is left, and how much cache that makes."""
+"""The memory of every rank: what is held, what is left, and how much cache that makes. A `Scene` is of one role."""
 
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from deepinfer.arch.cache import CacheLayout
-from deepinfer.config.facts import is_chip
 from deepinfer.config.specs import PrefixCache
 from deepinfer.plan.catalog import CLASS_OP
+from deepinfer.plan.roles import RoleCase
 from deepinfer.plan.settle import Case
 from deepinfer.plan.sizes import Weights
 from deepinfer.plan.types import Layout, MemoryItem, OpChoice, RankMemory, RankPlan, Resident, RolePlan
 
-CPU_SHARE = 0.9  # of what is free now: the rest is the interpreter's, the page cache's and other programs'
-DEVICE_SHARE = 0.92  # of a device: the rest goes to the driver's context, communication buffers and fragmentation
 CPU_POOL_SHARE = 0.5  # of what is left beside weights: a laptop has other work to do
 CPU_POOL_CAP = 2 * 2**30
 
 
 class Scene(Struct, frozen=True, kw_only=True):
-    """Everything a budget depends on."""
+    """Everything that the budget of one role's ranks depends on."""
 
     case: Case
+    role: RoleCase
     weights: Weights
     cache: CacheLayout
     ops: tuple[OpChoice, ...]
-    usable_bytes: int
     workspace_bytes: int
     state_bytes: int  # of all state slots of one rank
+
+    @property
+    def usable_bytes(self) -> int:
+        return self.case.hardware[self.role.name].usable_bytes
 
     @property
     def resident(self) -> dict[str, Resident]:
         by_op = {choice.op: choice.resident for choice in self.ops}
         return {name: by_op[op] for name, op in CLASS_OP.items()}
-
-
-def usable_memory(case: Case) -> tuple[int, int, bool]:
-    """Memory of one rank's device, what may be used of it, and whether it was measured. A number given wins."""
-    sheet, machine = case.chip.memory_bytes, case.facts.machine
-    given = sheet.source == "as given"
-    if case.is_cpu:
-        measured = not given and machine.available_bytes > 0
-        total = machine.available_bytes if measured else sheet.value
-        return total // case.num_ranks, int(total * CPU_SHARE) // case.num_ranks, measured
-    name, architecture = case.chip.name, case.chip.architecture.value
-    here = [device for device in machine.devices if device.memory_bytes and is_chip(device, name, architecture)]
-    if given or not here:
-        return sheet.value, int(sheet.value * DEVICE_SHARE), False
-    smallest = min(here, key=lambda device: device.memory_bytes)
-    free = min(device.free_bytes or device.memory_bytes for device in here)
-    return smallest.memory_bytes, min(int(smallest.memory_bytes * DEVICE_SHARE), free), True
 
 
 def weight_items(scene: Scene, rank: RankPlan, role: RolePlan) -> list[MemoryItem]:
@@ -78,8 +63,8 @@ def weight_items(scene: Scene, rank: RankPlan, role: RolePlan) -> list[MemoryIte
 def _engram(scene: Scene, rank: RankPlan, role: RolePlan) -> MemoryItem:
     row_bytes = scene.weights.engram_row_bytes(scene.resident["engram"], scene.case.numerics.dtype)
     rows = num_engram_rows(rank)
-    host = role.engram == "host" and not scene.case.is_cpu
-    where = "memory" if scene.case.is_cpu else "host memory" if host else "device memory"
+    host = role.engram == "host" and not scene.role.is_cpu
+    where = "memory" if scene.role.is_cpu else "host memory" if host else "device memory"
     total = sum(scene.case.config.engram_num_embeddings)
     return MemoryItem(
         name="engram",
@@ -136,7 +121,7 @@ def pool_blocks(scene: Scene, free_bytes: int, wanted_tokens: int) -> tuple[int,
     if cache.memory_bytes != "auto":
         return cache.memory_bytes // block, ""
     limits = {"all that is left of the device": free_bytes}
-    if scene.case.is_cpu:
+    if scene.role.is_cpu:
         limits = {
             f"{CPU_POOL_SHARE:.0%} of what is left beside weights": int(free_bytes * CPU_POOL_SHARE),
             f"at most {CPU_POOL_CAP // 2**30} GiB of a CPU's memory": CPU_POOL_CAP,

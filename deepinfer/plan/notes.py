@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 
 from deepinfer.plan.differences import differences
-from deepinfer.plan.layout import widest_link
+from deepinfer.plan.digest import rounding
 from deepinfer.plan.ledger import Ledger
+from deepinfer.plan.roles import hardware_key, key_of
 from deepinfer.plan.settle import Case
-from deepinfer.plan.types import Layout, OpChoice
+from deepinfer.plan.types import Layout, RolePlan
 
 
-def write_notes(case: Case, ops: tuple[OpChoice, ...], layout: Layout, ledger: Ledger) -> None:
+def write_notes(case: Case, layout: Layout, ledger: Ledger) -> None:
     """Add notes (for your information) and warnings (think again; each ends with the override that clears it)."""
-    ledger.notes += _notes(case)
-    ledger.warnings += _warnings(case, ops, layout)
+    ledger.notes += dict.fromkeys(_notes(case))
+    ledger.warnings += dict.fromkeys(_warnings(case, layout))
 
 
 def _notes(case: Case) -> Iterator[str]:
@@ -21,10 +22,11 @@ def _notes(case: Case) -> Iterator[str]:
     if absent := case.checkpoint.missing_files:
         count, total = len(absent), len(absent) + len(case.checkpoint.files)
         yield f"{count} of {total} shards are not in {case.checkpoint.folder}, first {absent[0]}; a run may need them"
-    if case.is_cpu and case.num_ranks > 1:
-        yield f"{case.num_ranks} ranks share this machine's memory"
-    if case.option == "ascend950" or case.chip.name.startswith("Huawei"):
-        yield case.chip.chips_note
+    if (on_cpu := sum(role.num_ranks for role in case.roles if role.is_cpu)) > 1:
+        yield f"{on_cpu} ranks share this machine's memory"
+    for chip in case.chips:
+        if chip.name.startswith("Huawei"):
+            yield chip.chips_note
     if count := len(differences(case.facts, case.spec.model.name)):
         values = f"{count} value{'s' * (count > 1)}"
         where, name = case.checkpoint.folder, case.spec.model.name
@@ -33,17 +35,15 @@ def _notes(case: Case) -> Iterator[str]:
         yield f"model.numerics={case.numerics.numerics}: not the published numerics; for comparisons"
 
 
-def _warnings(case: Case, ops: tuple[OpChoice, ...], layout: Layout) -> Iterator[str]:
-    domain, devices = widest_link(case.chip)
-    if domain and any(role.expert > devices for role in layout.roles):
-        widest = max(role.expert for role in layout.roles)
+def _warnings(case: Case, layout: Layout) -> Iterator[str]:
+    for role in layout.roles:
+        yield from _warnings_of_role(role, case.numerics.dtype)
+    first, *others = (rounding(role.hardware.architecture, role.ops) for role in layout.roles)
+    if any(other != first for other in others):
         yield (
-            f"expert groups of {widest} span several {domain} domains of {devices}: all-to-all goes over the network; "
-            f"parallel.expert={devices} keeps it inside"
+            "prefill and decode round differently on two kinds of chip, so a text is the same only where the same sides "
+            f"made it; hardware@{hardware_key('decode')}=same"
         )
-    twins = [choice.op for choice in ops if choice.backend == "reference"]
-    if twins and case.chip.kind in ("cuda", "ascend"):
-        yield f"{len(twins)} of {len(ops)} ops are plain torch with weights in {case.numerics.dtype}; kernels=auto"
     if case.numerics.replay == "compact":
         yield "replay=compact is an approximation of long prompts; replay=none is exact"
     if case.numerics.verify == "rejection":
@@ -53,3 +53,15 @@ def _warnings(case: Case, ops: tuple[OpChoice, ...], layout: Layout) -> Iterator
     if case.is_cpu and case.numerics.threads > case.facts.machine.cores > 0:
         cores = case.facts.machine.cores
         yield f"{case.numerics.threads} threads get in each other's way on {cores} cores; model.threads=auto"
+
+
+def _warnings_of_role(role: RolePlan, dtype: str) -> Iterator[str]:
+    chip = role.hardware
+    if chip.domain and role.expert > chip.domain_devices:
+        yield (
+            f"expert groups of {role.expert} span several {chip.domain} domains of {chip.domain_devices}: all-to-all goes "
+            f"over the network; {key_of(role.name)}.expert={chip.domain_devices} keeps it inside"
+        )
+    twins = [choice.op for choice in role.ops if choice.backend == "reference"]
+    if twins and chip.kind in ("cuda", "ascend"):
+        yield f"{len(twins)} of {len(role.ops)} ops are plain torch with weights in {dtype}; kernels=auto"

@@ -1,12 +1,13 @@
 """A plan as text: one screen, one fact a line, each line beginning with its section for grep. And as JSON."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from textwrap import wrap
 
 import msgspec
 
 from deepinfer.config.specs import Spec
+from deepinfer.plan.render_cost import cost_lines, fleet_lines
+from deepinfer.plan.render_roles import backends, layout_lines, need_lines, op_lines, ranks_on_chips
 from deepinfer.plan.types import MemoryItem, Plan, RankMemory
 
 GIB = 2**30
@@ -23,12 +24,14 @@ def text(plan: Plan, typed: Sequence[str] = ()) -> str:
     lines = [
         *_section("plan", _head(plan, typed)),
         *_section("model", _model(plan)),
-        *_section("layout", _layout(plan)),
+        *_section("layout", layout_lines(plan)),
         *_section("memory", _memory(plan)),
         *_section("cache", _cache(plan)),
-        *_section("ops", _ops(plan)),
+        *_section("cost", cost_lines(plan)),
+        *_section("fleet", fleet_lines(plan)),
+        *_section("ops", op_lines(plan)),
         *_section("graph", _graph(plan)),
-        *_section("needs", _needs(plan)),
+        *_section("needs", need_lines(plan)),
         *_section("decided", _decided(plan)),
         *_section("note", (("", note) for note in plan.notes)),
         *_section("warning", (("", warning) for warning in plan.warnings)),
@@ -49,9 +52,7 @@ def summary(plan: Plan) -> str:
     """
     model, numerics, memory = plan.model, plan.numerics, plan.memory[-1]
     weights = sum(item.num_bytes for item in memory.items[: _weights_end(memory)])
-    backends = ", ".join(dict.fromkeys(choice.backend for choice in plan.ops))
-    threads = f", {_counted(numerics.threads, 'thread')}" if plan.hardware.kind == "cpu" else ""
-    how = f"{numerics.dtype}, numerics {numerics.numerics}, ops {backends}{threads}"
+    how = f"{numerics.dtype}, numerics {numerics.numerics}, ops {backends(plan.layout.roles)}{_threads(plan)}"
     sizes = ", ".join(f"{label} {_size(memory.item(name).num_bytes)}" for label, name in SUMMED.items())
     capacity = plan.capacity
     most = f"{capacity.sequences} sequences of up to {model.max_model_len:,} tokens"
@@ -61,7 +62,7 @@ def summary(plan: Plan) -> str:
     ]
     return "\n".join(
         (
-            f"plan    {model.name} on {_ranks(plan)}: {how}",
+            f"plan    {model.name} on {ranks_on_chips(plan)}: {how}",
             f"memory  {_size(memory.device_bytes)} a rank: weights {_size(weights)}, {sizes} (estimate)",
             f"takes   {capacity.tokens:,} tokens of cache, {most}; digest {plan.numerics_digest}",
             *warning,
@@ -75,7 +76,7 @@ def _section(name: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _head(plan: Plan, typed: Sequence[str]) -> Iterator[tuple[str, str]]:
-    yield "", f"{plan.model.name} on {_ranks(plan)} (deepinfer {plan.deepinfer})"
+    yield "", f"{plan.model.name} on {ranks_on_chips(plan)} (deepinfer {plan.deepinfer})"
     order = {group: index for index, group in enumerate(Spec.__struct_fields__)}
     chosen = sorted(plan.choices.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
     for line in wrap(" ".join(f"{group}={option}" for group, option in chosen), WRAP, break_on_hyphens=False):
@@ -83,11 +84,6 @@ def _head(plan: Plan, typed: Sequence[str]) -> Iterator[tuple[str, str]]:
     keys = [override for override in typed if "." in override.partition("=")[0].partition("@")[0]]
     for line in wrap(" ".join(keys), WRAP, break_on_hyphens=False, break_long_words=False):
         yield "set", line
-
-
-def _ranks(plan: Plan) -> str:
-    count = plan.layout.num_ranks
-    return plan.hardware.name if count == 1 else f"{count} × {plan.hardware.name}"
 
 
 def _model(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -107,13 +103,17 @@ def _model(plan: Plan) -> Iterator[tuple[str, str]]:
     numerics = plan.numerics
     yield (
         "numerics",
-        f"{numerics.numerics}, {numerics.dtype}"
-        + (f", {_counted(numerics.threads, 'thread')}" if plan.hardware.kind == "cpu" else ""),
+        f"{numerics.numerics}, {numerics.dtype}{_threads(plan)}",
     )
     for difference in model.differences[:SHOWN]:
         yield "differs", difference
     if len(model.differences) > SHOWN:
         yield "differs", f"… and {_counted(len(model.differences) - SHOWN, 'value')} more; format=json lists all"
+
+
+def _threads(plan: Plan) -> str:
+    on_cpu = any(role.hardware.kind == "cpu" for role in plan.layout.roles)
+    return f", {_counted(plan.numerics.threads, 'thread')}" if on_cpu else ""
 
 
 def _state(plan: Plan) -> str:
@@ -127,31 +127,11 @@ def _state(plan: Plan) -> str:
     return f"{here}; {model.drafting_fixed_bytes_per_sequence:,} B with drafts at depth {depth}, backtrack {depth + 1}"
 
 
-def _layout(plan: Plan) -> Iterator[tuple[str, str]]:
-    layout, hardware = plan.layout, plan.hardware
-    domains = (
-        f", {layout.num_domains} {hardware.domain} domain{'s' * (layout.num_domains > 1)}" if hardware.domain else ""
-    )
-    yield "ranks", f"{layout.num_ranks}{domains}"
-    for role in layout.roles:
-        first = next(rank for rank in layout.ranks if rank.rank == role.first_rank)
-        slots = first.experts[1] - first.experts[0]
-        copies = f" + {role.redundant_experts} copies" if role.redundant_experts else ""
-        yield (
-            role.name,
-            (
-                f"{role.replicas} × (attention_dp {role.attention_dp} × context {role.context}), "
-                f"experts over {role.expert}: {slots} of {plan.model.config.n_routed_experts}{copies} a rank, "
-                f"engram {role.engram}"
-            ),
-        )
-
-
 def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
-    hardware = plan.hardware
     whole = {item.name: item.num_bytes for item in plan.model.classes}
-    seen = "measured" if hardware.measured else "data sheet"
     for memory in plan.memory:
+        hardware = plan.layout.role(memory.role).hardware
+        seen = "measured" if hardware.measured else "data sheet"
         small = max(memory.device_bytes, memory.host_bytes) < SMALL_BYTES
         yield "ranks", f"{memory.ranks}{'' if memory.role == 'all' else f' ({memory.role})'}"
         for item in memory.items:
@@ -187,38 +167,11 @@ def _cache(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "sequences", f"{capacity.sequences:,} a rank, {capacity.all_sequences:,} in all; {longest}"
 
 
-def _ops(plan: Plan) -> Iterator[tuple[str, str]]:
-    ordered = sorted(plan.ops, key=lambda choice: (choice.backend, choice.reason, choice.runner_up))
-    for (backend, reason, runner_up), group in groupby(ordered, key=lambda c: (c.backend, c.reason, c.runner_up)):
-        second = f"; second: {runner_up}" if runner_up else ""
-        yield backend, f"{_which([choice.op for choice in group], plan)} ({reason}{second})"
-
-
-def _which(names: list[str], plan: Plan) -> str:
-    """Ops by name, or all of them but a few."""
-    others = [choice.op for choice in plan.ops if choice.op not in names]
-    if not others:
-        return f"all {len(plan.ops)}"
-    if len(others) < len(names):
-        return f"all {len(plan.ops)} but {' '.join(others)}"
-    return " ".join(names)
-
-
 def _graph(plan: Plan) -> Iterator[tuple[str, str]]:
     for node in plan.graph:
         needs = f" ← {' '.join(node.needs)}" if node.needs else ""
         planned = " (planned)" if node.planned else ""
         yield node.name, f"{node.implementation or 'nothing to build'}{planned}{needs}"
-
-
-def _needs(plan: Plan) -> Iterator[tuple[str, str]]:
-    for why, floors in groupby(plan.floors, key=lambda floor: floor.why):
-        versions = ", ".join(f"{floor.what} {_version(floor.at_least)}".rstrip() for floor in floors)
-        yield "", f"{versions} ({why})"
-
-
-def _version(at_least: str) -> str:
-    return f"≥ {at_least}" if at_least[:1].isdigit() else at_least
 
 
 def _decided(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -1,37 +1,48 @@
 """Whether this machine can carry out a plan, in one sentence where it cannot."""
 
+from collections.abc import Sequence
+
 from deepinfer.config.facts import Facts, is_chip
 from deepinfer.config.probes import MachineFacts
 from deepinfer.plan.floors import found_version, meets
-from deepinfer.plan.types import Floor, Plan
+from deepinfer.plan.types import Floor, Plan, RolePlan
 
 
 def missing(plan: Plan, facts: Facts) -> str | None:
     """What the plan needs and what this machine has, as one sentence; None where nothing is missing.
 
-    Looks at devices, their memory, toolkits and libraries; a plan for a virtual chip needs none of them.
+    Looks at devices, their memory, toolkits and libraries; roles on a virtual chip need none of them.
     """
-    if plan.hardware.kind == "virtual":
+    machine = facts.machine
+    real = [role for role in plan.layout.roles if role.hardware.kind != "virtual"]
+    groups = [[role for role in real if role.hardware.name == name] for name in _device_names(real)]
+    floors = list({(floor.what, floor.at_least): floor for role in real for floor in role.floors}.values())
+    fitting = [_fitting_devices(plan, roles, machine) for roles in groups]
+    lacking = [floor for floor in floors if not meets(found_version(floor.what, machine), floor.at_least)]
+    if not lacking and all(count >= _num_ranks(roles) for count, roles in zip(fitting, groups, strict=True)):
         return None
-    machine, ranks = facts.machine, plan.layout.num_ranks
-    on_cpu = plan.hardware.kind == "cpu"
-    fitting = _fitting_devices(plan, machine)
-    lacking = [floor for floor in plan.floors if not meets(found_version(floor.what, machine), floor.at_least)]
-    if not lacking and (on_cpu or fitting >= ranks):
-        return None
-    needs = [] if on_cpu else [f"{ranks} × {plan.hardware.name}"]
-    needs += [_needed(floor) for floor in plan.floors]
-    has = [] if on_cpu else [_devices(machine, fitting, plan.hardware.name)]
-    has += [_found(floor, machine) for floor in plan.floors]
-    return f"This plan needs {_and(needs)}; this machine has {_and(has)}."
+    needs = [f"{_num_ranks(roles)} × {roles[0].hardware.name}" for roles in groups]
+    needs += [_needed(floor) for floor in floors]
+    has = [_devices(machine, count, roles[0].hardware.name) for count, roles in zip(fitting, groups, strict=True)]
+    has += [_found(floor, machine) for floor in floors]
+    return f"This plan needs {_and(needs)}; this machine has {_and(list(dict.fromkeys(has)))}."
 
 
-def _fitting_devices(plan: Plan, machine: MachineFacts) -> int:
+def _device_names(roles: Sequence[RolePlan]) -> list[str]:
+    """Chips other than CPUs, each once."""
+    return list(dict.fromkeys(role.hardware.name for role in roles if role.hardware.kind != "cpu"))
+
+
+def _num_ranks(roles: Sequence[RolePlan]) -> int:
+    return sum(role.num_ranks for role in roles)
+
+
+def _fitting_devices(plan: Plan, roles: Sequence[RolePlan], machine: MachineFacts) -> int:
     """Devices of the right kind with room for the fullest rank; a device whose memory is unknown counts."""
-    need = max(memory.device_bytes for memory in plan.memory)
+    names, chip = {role.name for role in roles}, roles[0].hardware
+    need = max(memory.device_bytes for memory in plan.memory if memory.role in names)
     return sum(
-        is_chip(device, plan.hardware.name, plan.hardware.architecture)
-        and (not device.memory_bytes or device.memory_bytes >= need)
+        is_chip(device, chip.name, chip.architecture) and (not device.memory_bytes or device.memory_bytes >= need)
         for device in machine.devices
     )
 

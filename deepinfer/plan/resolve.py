@@ -11,19 +11,24 @@ from deepinfer.config.specs import Spec
 from deepinfer.plan.capacity import Fit, fit
 from deepinfer.plan.catalog import choose_ops, used_backends
 from deepinfer.plan.checks import LAYOUT_RULES, OPTION_RULES, check
+from deepinfer.plan.cost.estimate import cost_of
+from deepinfer.plan.cost.reckoning import reckonings_of
 from deepinfer.plan.cost.types import CostPlan
 from deepinfer.plan.differences import differences
 from deepinfer.plan.digest import digest, numerics_digest, rank_digest
 from deepinfer.plan.engram_place import place_tables
 from deepinfer.plan.floors import floors_of
 from deepinfer.plan.graph import build_graph
-from deepinfer.plan.layout import lay_out, widest_link
+from deepinfer.plan.layout import lay_out
 from deepinfer.plan.ledger import Ledger
-from deepinfer.plan.memory import Scene, usable_memory
+from deepinfer.plan.memory import Scene
 from deepinfer.plan.notes import write_notes
+from deepinfer.plan.roles import RoleCase
+from deepinfer.plan.rules_roles import reproducible_is_one_kind_of_op
 from deepinfer.plan.settle import Case, settle
+from deepinfer.plan.site import check_site
 from deepinfer.plan.sizes import Weights
-from deepinfer.plan.types import HardwarePlan, Layout, ModelPlan, OpChoice, Plan, PlanErrors
+from deepinfer.plan.types import Layout, ModelPlan, OpChoice, Plan, PlanErrors
 from deepinfer.plan.workspace import workspace_bytes
 
 
@@ -40,40 +45,65 @@ def resolve(spec: Spec, facts: Facts, choices: Mapping[str, str] | None = None) 
         raise PlanErrors(ledger.problems)
     impossible = check(case, LAYOUT_RULES)
     ledger.problems += [*impossible, *check(case, OPTION_RULES)]
-    ops = choose_ops(case.chip, case.numerics.dtype, spec.kernels.kind, spec.kernels.ops, ledger)
+    ops = _ops_of_roles(case, ledger)
+    ledger.problems += reproducible_is_one_kind_of_op(case, ops)
+    reckonings = reckonings_of(case, ledger)
     if impossible:
         raise PlanErrors(ledger.problems)  # sizes of a layout that cannot be would say nothing
-    scene = _scene(case, ops)
-    layout = lay_out(case.roles, case.config, case.chip, place_tables(scene, ledger))
-    fitted = fit(scene, layout, ledger)
+    scenes = {role.name: _scene(case, role, ops[role.name]) for role in case.roles}
+    places = {name: place_tables(scene, ledger) for name, scene in scenes.items()}
+    layout = _with_ops(lay_out(case.roles, case.config, case.hardware, places), case, ops)
+    fitted = fit(scenes, layout, ledger)
+    ledger.problems += check_site(spec.cluster, layout)
     if ledger.problems:
         raise PlanErrors(ledger.problems)
-    write_notes(case, ops, layout, ledger)
-    plan = _plan(scene, layout, fitted, choices, ledger)
+    write_notes(case, layout, ledger)
+    cost = cost_of(scenes, reckonings, layout, fitted.capacity, fitted.max_model_len, ledger)
+    plan = _plan(scenes[layout.roles[0].name], layout, fitted, cost, choices, ledger)
     return structs.replace(plan, rank_digest=rank_digest(plan), numerics_digest=numerics_digest(plan))
 
 
-def _scene(case: Case, ops: tuple[OpChoice, ...]) -> Scene:
+def _ops_of_roles(case: Case, ledger: Ledger) -> dict[str, tuple[OpChoice, ...]]:
+    """The ops of each role. What a chip cannot do is said once, however many roles and chips it concerns."""
+    dtype, kernels = case.numerics.dtype, case.spec.kernels
+    refused = Ledger()
+    chosen = [choose_ops(chip, dtype, kernels.kind, kernels.ops, refused) for chip in case.chips]
+    for problem in refused.problems:
+        if problem not in ledger.problems:
+            ledger.refuse(problem)
+    return {role.name: chosen[case.chips.index(role.chip)] for role in case.roles}
+
+
+def _with_ops(layout: Layout, case: Case, ops: Mapping[str, tuple[OpChoice, ...]]) -> Layout:
+    """The layout whose roles know their ops, and what those and the chip need."""
+    chips = {role.name: role.chip for role in case.roles}
+    roles = (
+        structs.replace(role, ops=ops[role.name], floors=floors_of(chips[role.name], used_backends(ops[role.name])))
+        for role in layout.roles
+    )
+    return structs.replace(layout, roles=tuple(roles))
+
+
+def _scene(case: Case, role: RoleCase, ops: tuple[OpChoice, ...]) -> Scene:
     cache = _cache_layout(case)
-    _, usable, _ = usable_memory(case)
     return Scene(
         case=case,
+        role=role,
         weights=Weights(case.config),
         cache=cache,
         ops=ops,
-        usable_bytes=usable,
         workspace_bytes=_workspace(case, gathers=any(choice.resident == "expanded" for choice in ops)),
         state_bytes=case.spec.scheduler.max_num_seqs * cache.padded_state_bytes,
     )
 
 
-def _plan(scene: Scene, layout: Layout, fitted: Fit, choices: dict[str, str], ledger: Ledger) -> Plan:
-    case, ops = scene.case, scene.ops
+def _plan(scene: Scene, layout: Layout, fitted: Fit, cost: CostPlan, choices: dict[str, str], ledger: Ledger) -> Plan:
+    case, first = scene.case, layout.roles[0]
     return Plan(
         deepinfer=sys.modules["deepinfer"].__version__,  # an import of the package would lead through all its doors
         task=case.spec.task.kind,
         model=_model_plan(scene, fitted),
-        hardware=_hardware_plan(case),
+        hardware=first.hardware,
         layout=layout,
         memory=fitted.memory,
         capacity=fitted.capacity,
@@ -82,10 +112,10 @@ def _plan(scene: Scene, layout: Layout, fitted: Fit, choices: dict[str, str], le
         drafting=case.drafting,
         scheduler=case.spec.scheduler,
         sampling=case.sampling,
-        graph=build_graph(case, ops),
-        ops=ops,
-        floors=floors_of(case.chip, used_backends(ops)),
-        cost=CostPlan(),
+        graph=build_graph(case, tuple(choice for role in layout.roles for choice in role.ops)),
+        ops=first.ops,
+        floors=first.floors,
+        cost=cost,
         decisions=tuple(ledger.decisions),
         notes=tuple(ledger.notes),
         warnings=tuple(ledger.warnings),
@@ -161,21 +191,3 @@ def _origin(case: Case) -> tuple[str, str, str]:
 
 
 RELEASED = "deepseek-ai/DeepSeek-V4.1-Flash-1017"  # what v41_flash means where model=auto names no repository
-
-
-def _hardware_plan(case: Case) -> HardwarePlan:
-    total, usable, measured = usable_memory(case)
-    domain, devices = widest_link(case.chip)
-    return HardwarePlan(
-        kind=case.chip.kind,  # type: ignore[arg-type]
-        option=case.option or case.chip.kind,
-        name=case.chip.name,
-        vendor=case.chip.vendor,
-        architecture=case.chip.architecture.value,
-        memory_bytes=total,
-        usable_bytes=usable,
-        measured=measured,
-        domain=domain,
-        domain_devices=devices,
-        node_devices=case.chip.node_devices.value,
-    )

@@ -13,10 +13,15 @@ from deepinfer.plan.settle import Case
 COLLECTIVES = {"cpu": "gloo", "cuda": "nccl", "ascend": "hccl", "virtual": "gloo"}
 
 
+def _degrees(case: Case) -> Iterator[tuple[str, Parallel]]:
+    """Name and degrees of each role."""
+    return ((role.name, role.parallel) for role in case.roles)
+
+
 def experts_divide(case: Case) -> Iterator[Problem]:
     """Expert groups must split the ranks and the experts of trunk and drafter evenly."""
     drafting, config = case.drafting.num_draft_layers > 0, case.config
-    for role, _, parallel in case.roles:
+    for role, parallel in _degrees(case):
         degree, ranks, redundant = parallel.expert, parallel.num_ranks, parallel.redundant_experts
         valid = valid_expert_degrees(config, ranks, redundant, drafting=drafting)
         if degree in valid:
@@ -55,7 +60,7 @@ def _nearest_layout(case: Case, role: str, parallel: Parallel, drafting: bool) -
 
 def redundancy_has_a_use(case: Case) -> Iterator[Problem]:
     """Copies of experts balance load between ranks; on one rank there is nothing to balance."""
-    for role, _, parallel in case.roles:
+    for role, parallel in _degrees(case):
         if parallel.redundant_experts and parallel.expert == 1:
             key = key_of(role)
             yield plan_problem(
@@ -81,15 +86,17 @@ def decode_ranks_share_no_prompt(case: Case) -> Iterator[Problem]:
 
 def executor_fits(case: Case) -> Iterator[Problem]:
     """One process runs one rank, a virtual chip runs nothing, and collectives belong to a vendor."""
-    executor, kind = case.spec.executor, case.chip.kind
+    executor = case.spec.executor
     if case.executor == "local" and case.num_ranks > 1:
         found = f"the layout has {case.num_ranks} ranks"
         yield plan_problem("executor=local", found, "one process runs one rank", "executor=distributed")
-    if case.executor != "simulated" and kind == "virtual":
+    if case.executor != "simulated" and any(chip.kind == "virtual" for chip in case.chips):
         why = "it can be simulated only"
         yield plan_problem(f"executor={case.executor}", "hardware=virtual exists nowhere", why, "executor=simulated")
-    if isinstance(executor, DistributedExecutor):
-        able = ["auto", "gloo", COLLECTIVES[kind]]
+    if not isinstance(executor, DistributedExecutor):
+        return
+    for chip in case.chips:
+        able = ["auto", "gloo", COLLECTIVES[chip.kind]]
         if executor.backend not in able:
-            found = f"{case.chip.name} speaks {listed(sorted(set(able[1:])))}"
+            found = f"{chip.name} speaks {listed(sorted(set(able[1:])))}"
             yield plan_problem(f"executor.backend={executor.backend}", found, fix="executor.backend=auto")

@@ -18,18 +18,19 @@ from deepinfer.config.specs import (
     DSparkFixed,
     MaskReplay,
     Ngram,
-    Parallel,
     Sampling,
     Spec,
     Speculation,
 )
 from deepinfer.config.surroundings import AutoExecutor, Executor
 from deepinfer.plan.differences import differences
-from deepinfer.plan.ledger import Ledger
-from deepinfer.plan.roles import roles_of
-from deepinfer.plan.types import Drafting, Numerics
+from deepinfer.plan.hardware import hardware_plan
+from deepinfer.plan.ledger import Ledger, plan_problem
+from deepinfer.plan.roles import RoleCase, distinct_chips, refuse_crowds, roles_of, top_chip
+from deepinfer.plan.types import Drafting, HardwarePlan, Numerics
 
 Verify = Literal["none", "coupled", "rejection"]
+Dtype = Literal["float32", "float64", "bfloat16"]
 MAX_AUTO_THREADS = 2  # the widths at which batch invariance is tested
 NARROW = 1024  # hidden size below which waiting for a second thread costs more than it computes
 
@@ -39,65 +40,63 @@ class Case(Struct, frozen=True, kw_only=True):
 
     spec: Spec
     facts: Facts
-    option: str  # of conf/hardware; may be empty
-    chip: Chip
+    choices: dict[str, str]  # group → option, as chosen; may be empty
     model_name: str
     checkpoint: CheckpointFacts
     config: V41Config
     numerics: Numerics
     sampling: Sampling
     drafting: Drafting
-    roles: tuple[tuple[str, int, Parallel], ...]  # name, replicas, degrees
+    roles: tuple[RoleCase, ...]
+    hardware: dict[str, HardwarePlan]  # by role
     executor: str  # local, distributed, simulated
 
     @property
     def num_ranks(self) -> int:
-        return sum(replicas * parallel.num_ranks for _, replicas, parallel in self.roles)
+        return sum(role.num_ranks for role in self.roles)
 
     @property
     def is_cpu(self) -> bool:
-        return self.chip.kind == "cpu"
+        """Whether some ranks are processes of a CPU: their threads are then part of the numerics."""
+        return any(role.is_cpu for role in self.roles)
+
+    @property
+    def chips(self) -> tuple[Chip, ...]:
+        """Every chip of the plan, each once, the first role's first."""
+        return distinct_chips(self.roles)
 
 
 def settle(spec: Spec, facts: Facts, choices: dict[str, str], ledger: Ledger) -> Case | None:
     """The settled case, or None (with the reasons in `ledger`) where there is no model to plan for."""
-    option, chip = _hardware(spec, facts, choices, ledger)
-    name, checkpoint = _model(spec, facts, chip, ledger)
+    top = top_chip(spec, facts, choices, ledger)
+    if top is None:
+        return None
+    roles = roles_of(spec, top, choices, ledger)
+    if refuse_crowds(roles, ledger):
+        return None
+    name, checkpoint = _model(spec, facts, roles, ledger)
     config = _config(spec, name, checkpoint, ledger)
     if config is None:
         return None
-    roles = roles_of(spec)
     drafting = _drafting(spec.speculation, config)
-    num_ranks = sum(replicas * parallel.num_ranks for _, replicas, parallel in roles)
+    cpu_ranks = sum(role.num_ranks for role in roles if role.is_cpu)
     return Case(
         spec=spec,
         facts=facts,
-        option=option,
-        chip=chip,
+        choices=choices,
         model_name=name,
         checkpoint=checkpoint,
         config=config,
-        numerics=_numerics(spec, facts, chip, config, drafting, ledger),
+        numerics=_numerics(spec, facts, roles, config, drafting, ledger),
         sampling=_sampling(spec.sampling, checkpoint, ledger),
         drafting=drafting,
         roles=roles,
-        executor=_executor(spec.executor, chip, num_ranks, ledger),
+        hardware={role.name: hardware_plan(role, facts.machine, cpu_ranks) for role in roles},
+        executor=_executor(spec.executor, roles, ledger),
     )
 
 
-def _hardware(spec: Spec, facts: Facts, choices: dict[str, str], ledger: Ledger) -> tuple[str, Chip]:
-    if isinstance(spec.hardware, Chip):
-        return choices.get("hardware", ""), spec.hardware
-    assert facts.chip is not None, "a probe of hardware=auto names a chip"
-    devices = facts.machine.devices
-    rule = f"the first accelerator here is {devices[0].name}" if devices else "no accelerator was found here"
-    if devices and facts.chip.kind == "cpu":
-        rule = f"{devices[0].name} is none of the known chips"
-    ledger.decide("hardware", facts.chip_option, rule, runner_up="cpu" if facts.chip.kind != "cpu" else "")
-    return facts.chip_option, facts.chip
-
-
-def _model(spec: Spec, facts: Facts, chip: Chip, ledger: Ledger) -> tuple[str, CheckpointFacts]:
+def _model(spec: Spec, facts: Facts, roles: tuple[RoleCase, ...], ledger: Ledger) -> tuple[str, CheckpointFacts]:
     if FOLDER in facts.checkpoints:
         checkpoint, named = facts.checkpoints[FOLDER], spec.model.name
         if named == "auto" or differences(facts, named):  # a name that it is not would mislead
@@ -105,8 +104,9 @@ def _model(spec: Spec, facts: Facts, chip: Chip, ledger: Ledger) -> tuple[str, C
         return named, checkpoint
     name: str = spec.model.name
     if name == "auto":
-        name, other = ("v41_tiny", "v41_flash") if chip.kind == "cpu" else ("v41_flash", "v41_tiny")
-        where = "a CPU" if chip.kind == "cpu" else "an accelerator"
+        only_cpus = all(role.is_cpu for role in roles)
+        name, other = ("v41_tiny", "v41_flash") if only_cpus else ("v41_flash", "v41_tiny")
+        where = "a CPU" if only_cpus else "an accelerator"
         rule = f"on {where} the {'tiny' if name == 'v41_tiny' else 'released'} model"
         ledger.decide("model", name, rule, runner_up=other)
     return name, facts.checkpoints[name]
@@ -144,17 +144,14 @@ def _drafting(speculation: Speculation, config: V41Config) -> Drafting:
     )
 
 
-def _numerics(spec: Spec, facts: Facts, chip: Chip, config: V41Config, drafting: Drafting, ledger: Ledger) -> Numerics:
-    dtype = spec.model.dtype
-    if dtype == "auto":
-        dtype = "float32" if chip.kind == "cpu" else "bfloat16"
-        rule = "CPUs emulate bfloat16 at a quarter of the speed" if chip.kind == "cpu" else "the release computes in it"
-        ledger.decide("model.dtype", dtype, rule, runner_up="bfloat16" if chip.kind == "cpu" else "float32")
-    replay = spec.replay
+def _numerics(
+    spec: Spec, facts: Facts, roles: tuple[RoleCase, ...], config: V41Config, drafting: Drafting, ledger: Ledger
+) -> Numerics:
+    replay, on_cpu = spec.replay, any(role.is_cpu for role in roles)
     return Numerics(
         numerics=spec.model.numerics,
-        dtype=dtype,
-        threads=_threads(spec, facts, chip, config, ledger),
+        dtype=_dtype(spec, roles, ledger),
+        threads=_threads(spec, facts, config, ledger, on_cpu=on_cpu),
         verify=_verify(spec, drafting, ledger),
         replay=replay.kind,
         replay_keep_tokens=replay.keep_tokens if isinstance(replay, MaskReplay | CompactReplay) else 0,
@@ -162,10 +159,25 @@ def _numerics(spec: Spec, facts: Facts, chip: Chip, config: V41Config, drafting:
     )
 
 
-def _threads(spec: Spec, facts: Facts, chip: Chip, config: V41Config, ledger: Ledger) -> int:
+def _dtype(spec: Spec, roles: tuple[RoleCase, ...], ledger: Ledger) -> Dtype:
+    """One for all roles: caches of one are read by the other, and the two compute the same model."""
+    if spec.model.dtype != "auto":
+        return spec.model.dtype
+    of_role: dict[str, Dtype] = {role.name: "float32" if role.is_cpu else "bfloat16" for role in roles}
+    if len(set(of_role.values())) > 1:
+        found = " and ".join(f"{dtype} for the {name} side" for name, dtype in of_role.items())
+        why = "both sides compute one model in one dtype"
+        ledger.refuse(plan_problem("model.dtype=auto", f"it would mean {found}", why, "model.dtype=bfloat16"))
+    dtype = of_role[roles[0].name]
+    rule = "CPUs emulate bfloat16 at a quarter of the speed" if roles[0].is_cpu else "the release computes in it"
+    ledger.decide("model.dtype", dtype, rule, runner_up="bfloat16" if roles[0].is_cpu else "float32")
+    return dtype
+
+
+def _threads(spec: Spec, facts: Facts, config: V41Config, ledger: Ledger, *, on_cpu: bool) -> int:
     if spec.model.threads != "auto":
         return spec.model.threads
-    if chip.kind != "cpu":
+    if not on_cpu:
         return 1  # the host only schedules
     cores = facts.machine.cores
     if config.hidden_size < NARROW:
@@ -211,10 +223,11 @@ def _verify(spec: Spec, drafting: Drafting, ledger: Ledger) -> Verify:
     return "coupled"
 
 
-def _executor(executor: Executor, chip: Chip, num_ranks: int, ledger: Ledger) -> str:
+def _executor(executor: Executor, roles: tuple[RoleCase, ...], ledger: Ledger) -> str:
     if not isinstance(executor, AutoExecutor):
         return executor.kind
-    if chip.kind == "virtual":
+    num_ranks = sum(role.num_ranks for role in roles)
+    if any(role.chip.kind == "virtual" for role in roles):
         kind, rule = "simulated", "a virtual chip exists on the virtual clock only"
     elif num_ranks == 1:
         kind, rule = "local", "one rank needs no other process"

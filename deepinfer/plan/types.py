@@ -65,7 +65,7 @@ class ModelPlan(Frozen, frozen=True, kw_only=True):
 
 
 class HardwarePlan(Frozen, frozen=True, kw_only=True):
-    """The chip of every rank. `measured` says that memory was read from the machine, not from a data sheet."""
+    """The chip of every rank of a role. `measured` says that memory was read from the machine, not from a data sheet."""
 
     kind: Literal["cpu", "cuda", "ascend", "virtual"]
     option: str  # of conf/hardware, or the chip's name where no option was named
@@ -80,11 +80,30 @@ class HardwarePlan(Frozen, frozen=True, kw_only=True):
     node_devices: int  # that share a host
 
 
+class OpChoice(Frozen, frozen=True, kw_only=True):
+    """Which backend carries out an op, and why not the next one."""
+
+    op: str
+    backend: str
+    implementation: str
+    resident: Resident
+    reason: str
+    runner_up: str = ""
+
+
+class Floor(Frozen, frozen=True, kw_only=True):
+    """A version that must be there at least, or a thing that must be there at all (`at_least` empty)."""
+
+    what: str
+    at_least: str
+    why: str
+
+
 class RankPlan(Frozen, frozen=True, kw_only=True, array_like=True):
     """One rank. Ranges are half-open; experts are slots of the expert-parallel group, engram rows one range a table."""
 
     rank: int
-    node: int  # of all nodes of the plan; a replica begins on a node of its own
+    node: int  # of all nodes of the plan; a replica begins on a node of its own, but ranks on CPUs share one
     device: int  # within its node
     role: str
     replica: int
@@ -97,7 +116,7 @@ class RankPlan(Frozen, frozen=True, kw_only=True, array_like=True):
 
 
 class RolePlan(Frozen, frozen=True, kw_only=True):
-    """A group of ranks that does one thing."""
+    """A group of ranks that does one thing, all on one kind of chip."""
 
     name: Literal["all", "prefill", "decode"]
     replicas: int
@@ -108,6 +127,9 @@ class RolePlan(Frozen, frozen=True, kw_only=True):
     engram: Literal["replicated", "sharded", "host"]
     first_rank: int
     num_ranks: int  # of all replicas together
+    hardware: HardwarePlan
+    ops: tuple[OpChoice, ...] = ()
+    floors: tuple[Floor, ...] = ()
 
 
 class Layout(Frozen, frozen=True, kw_only=True):
@@ -118,6 +140,13 @@ class Layout(Frozen, frozen=True, kw_only=True):
     num_domains: int
     roles: tuple[RolePlan, ...]
     ranks: tuple[RankPlan, ...]
+
+    def role(self, name: str) -> RolePlan:
+        """The role called `name`; KeyError where the plan has none."""
+        for role in self.roles:
+            if role.name == name:
+                return role
+        raise KeyError(name)
 
 
 class MemoryItem(Frozen, frozen=True, kw_only=True):
@@ -175,25 +204,6 @@ class Node(Frozen, frozen=True, kw_only=True):
     planned: bool = False  # its code is not in this version
 
 
-class OpChoice(Frozen, frozen=True, kw_only=True):
-    """Which backend carries out an op, and why not the next one."""
-
-    op: str
-    backend: str
-    implementation: str
-    resident: Resident
-    reason: str
-    runner_up: str = ""
-
-
-class Floor(Frozen, frozen=True, kw_only=True):
-    """A version that must be there at least, or a thing that must be there at all (`at_least` empty)."""
-
-    what: str
-    at_least: str
-    why: str
-
-
 class Numerics(Frozen, frozen=True, kw_only=True):
     """What fixes every bit of an output besides weights and ops."""
 
@@ -217,7 +227,10 @@ class Drafting(Frozen, frozen=True, kw_only=True):
 
 
 class Plan(Frozen, frozen=True, kw_only=True):
-    """All of it. Nothing below asks again what hardware it is on."""
+    """All of it. Nothing below asks again what hardware it is on.
+
+    `hardware`, `ops` and `floors` are those of the first role; each role of the layout has its own.
+    """
 
     deepinfer: str  # version
     task: str

@@ -71,12 +71,14 @@ def test_optional_flag_value_does_not_swallow_an_override() -> None:
     [
         (["serv"], "no such verb", "serve"),
         (["pln", "parallel=ep2"], "no such verb", "plan parallel=ep2"),
-        (["hello world"], "no such verb", 'prompt="hello world"'),
+        (["hello world"], "no such verb", "prompt='hello world'"),
         (["parallel=ep2", "plan"], "a verb stands first", "deepinfer plan …"),
         (["plan", "parallel"], "no '=' in it", "parallel=…"),
         (["plan", ""], "an empty argument", "key=…"),
         (["--tp", "8"], "no such flag", ""),
         (["--max-tokens=8"], "no such flag", "sampling.max_tokens=8"),
+        (["--max-new-tokens=8"], "no such flag", "sampling.max_tokens=8"),
+        (["--ep-size=8"], "no such flag", "parallel.expert=8"),
         (["--hlep"], "no such flag", "--help"),
         (["--multirun=3"], "no such flag", "--multirun"),
         (["-x"], "no such flag", ""),
@@ -98,6 +100,11 @@ def test_optional_flag_value_does_not_swallow_an_override() -> None:
 def test_mistakes(argv: list[str], found: str, fix: str) -> None:
     problem = parse(argv).problems[0]
     assert (problem.found, problem.fix) == (found, fix)
+
+
+def test_flags_of_other_engines_are_explained() -> None:
+    (problem,) = parse(["--tensor-parallel-size=8"]).problems
+    assert "there is no tensor parallelism" in problem.why and "parallel.attention_dp" in problem.why
 
 
 def test_a_prompt_without_quotes_is_one_problem() -> None:

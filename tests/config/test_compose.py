@@ -1,5 +1,6 @@
 """Hydra's side: overrides that surprise, files that are broken, and the data that comes out."""
 
+import shlex
 from collections.abc import Callable
 
 import pytest
@@ -92,22 +93,23 @@ BAD = [
     ("sampling={n: 3}", "a mapping for a group", "sampling.n=3"),
     ("scheduler.max_num_seqs=3,4", "a comma or a range means a sweep", "deepinfer -m scheduler.max_num_seqs=3,4"),
     ("sampling.stop=a,b", "a comma or a range means a sweep", "sampling.stop=[a,b]"),
-    ("sampling.n=range(1,5)", "a comma or a range means a sweep", "deepinfer -m sampling.n=range(1,5)"),
+    ("sampling.n=range(1,5)", "a comma or a range means a sweep", "deepinfer -m 'sampling.n=range(1,5)'"),
     ("~sampling", "nothing can be taken away", ""),
     ("~speculation", "nothing can be taken away", "speculation=none"),
     ("~sampling.n", "nothing can be taken away", ""),
     ("=x", "nothing before the '='", ""),
-    ("sampling.stop=a:=b", "cannot be read at '='", "'sampling.stop=\"a:=b\"'"),
-    ("sampling.stop=[a", "cannot be read at '[a'", "'sampling.stop=\"[a\"'"),
-    ("sampling.temperature=Ä)", "cannot be read to its end", "'sampling.temperature=\"Ä)\"'"),
+    ("sampling.stop=a:=b", "cannot be read at '='", "'sampling.stop=[\"a:=b\"]'"),
+    ("sampling.stop=[a", "cannot be read at '[a'", "'sampling.stop=[\"[a\"]'"),
+    ("sampling.temperature=Ä)", "wanted a number", ""),
     ("paralel=ep2", "no key 'paralel'", "parallel=ep2"),
-    ("+foo/bar=1", "no key 'foo/bar'", ""),
+    ("+foo/bar=1", "no group 'foo/bar'", ""),
     ("max_tokens=3", "no key 'max_tokens'", "sampling.max_tokens=3"),
     ("sampling.max_token=3", "no key 'max_token'", "sampling.max_tokens=3"),
     ("+sampling.max_token=3", "no key 'max_token'", "sampling.max_tokens=3"),
     ("deploy.decode=ep2", "no key 'decode'", "deploy=disaggregated deploy.decode=ep2"),
     ("parallel.expert.x=3", "wanted a whole number", ""),
     ("parallel.expert=abc", "'abc' is", ""),
+    ("sampling.stop.a.b=1", "no such place: Index 'a' (str) is not an int", ""),
     ("parallel.expert=${nope}", "'nope' not found", ""),
     ("parallel.expert=${oc.env:NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE", ""),
     ("executor._target_=logging.os.system", "no key '_target_'", ""),
@@ -116,7 +118,7 @@ BAD = [
         "this place does not exist",
         "deploy=disaggregated parallel@deploy.decode.parallel=ep2",
     ),
-    ("hydra/launcher=submarine", "hydra/launcher/submarine", ""),
+    ("hydra/launcher=submarine", "Hydra's own settings would do nothing here", ""),
 ]
 
 
@@ -131,8 +133,8 @@ def test_refuses(override: str, found: str, fix: str) -> None:
 def test_what_is_offered_can_be_typed() -> None:
     """Every fix of the table that is a plain override is taken without complaint, but for the value it carries."""
     for _, _, fix in BAD:
-        if fix and not fix.startswith(("deepinfer", "'", "deploy=disaggregated deploy.")):
-            load(*fix.split(" "))
+        if fix and not fix.startswith(("deepinfer", "deploy=disaggregated deploy.")):
+            load(*shlex.split(fix))
 
 
 def test_all_faults_at_once() -> None:
@@ -194,7 +196,8 @@ def test_file_with_a_renamed_key(config_dir: WriteConf) -> None:
 
 def test_several_mandatory_values_are_all_named(config_dir: WriteConf) -> None:
     """Also those that the command line fills in are not asked for again."""
-    folder = config_dir({"workload/mine": "kind: steady\nprompt_tokens: ???\noutput_tokens: ???\ncached_share: ???\n"})
+    text = "defaults: [chat, _self_]\nprompt_tokens: ???\noutput_tokens: ???\ncached_share: ???\n"
+    folder = config_dir({"workload/mine": text})
     problems = refuse("workload=mine", "workload.cached_share=0", config_dir=folder)
     assert [problem.asked for problem in problems] == ["workload.prompt_tokens", "workload.output_tokens"]
 
@@ -266,3 +269,9 @@ def test_a_bare_word_is_no_override_and_the_likely_one_is_named(word: str, fix: 
         load(word, "sampling.n=0")
     asked = {problem.asked: problem.fix for problem in caught.value.problems}
     assert asked[word] == fix and len(asked) == 2
+
+
+def test_text_below_a_word(config_dir: WriteConf) -> None:
+    """`cluster.verified` is a word or a mapping; a key of the mapping, set as free text, takes the word's place."""
+    problems = refuse("cluster=h200_node", "cluster.verified.what=x")
+    assert problems and all(problem.asked.startswith("cluster.verified") for problem in problems)

@@ -163,7 +163,8 @@ def test_missing_keys_and_groups_are_all_named(data: dict[str, Any]) -> None:
 
 
 def test_a_place_inside_a_deployment_wants_the_group_syntax(data: dict[str, Any]) -> None:
-    data["deploy"] = {"kind": "disaggregated", "prefill": {"replicas": 1, "parallel": "ep2"}, "decode": 3}
+    prefill = {"replicas": 1, "hardware": {"kind": "same"}, "parallel": "ep2"}
+    data["deploy"] = {"kind": "disaggregated", "prefill": prefill, "decode": 3}
     first, second = refuse(data).problems
     assert first.fix == "parallel@deploy.prefill.parallel=ep2"
     assert second.asked == "deploy.decode=3"

@@ -4,7 +4,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deepinfer.config.overrides import quoted
+from deepinfer.config.quoting import quoted
 
 PARSER = OverridesParser.create()
 QUOTES = ("'", '"')

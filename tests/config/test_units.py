@@ -31,6 +31,15 @@ from deepinfer.config.units import UNITS, parse_quantity
         ("1h", "s", 3600),
         ("0.1s", "s", 0.1),
         (".5s", "s", 0.5),
+        ("155T", "flop/s", 155 * 10**12),
+        ("155T", "count", 155 * 10**12),
+        ("80G", "bytes", 80 * 10**9),
+        ("80Gi", "bytes", 80 * 2**30),
+        ("2.5T", "bytes/s", 2_500_000_000_000),
+        ("96%", "share", 0.96),
+        ("100%", "share", 1),
+        ("0.1 %", "share", 0.001),
+        ("1e-3", "share", 0.001),
     ],
 )
 def test_reads(text: str, unit: str, value: float) -> None:
@@ -53,6 +62,10 @@ def test_reads(text: str, unit: str, value: float) -> None:
         ("5 furlongs", "s", "no unit that fits"),
         ("3TB", "bytes/s", "3.35TB/s"),
         ("nan", "s", "not a number"),
+        ("96%", "count", "no unit that fits"),
+        ("96 percent", "share", "no unit that fits"),
+        ("1e999", "flop/s", "more than anything there is"),
+        ("1e999999999", "bytes", "not a number"),
     ],
 )
 def test_refuses(text: str, unit: str, says: str) -> None:

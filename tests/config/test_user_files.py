@@ -70,7 +70,7 @@ def test_every_open_value_is_named_with_its_file(config_dir: WriteConf) -> None:
     files = {
         "sampling/mine": "defaults: [default, _self_]\nmax_tokens: ???\nn: ???\nstop: ['???', a]\n"
         "logit_bias: {5: '???'}\n",
-        "workload/mine": "kind: steady\nprompt_tokens: ???\noutput_tokens: 3\ncached_share: ???\n",
+        "workload/mine": "defaults: [chat, _self_]\nprompt_tokens: ???\noutput_tokens: 3\ncached_share: ???\n",
         "cluster/mine": GLOBAL + "cluster: {kind: none}\nscheduler:\n  max_num_seqs: ???\nmodel:\n  path: ???\n",
     }
     folder = config_dir(files)

@@ -15,7 +15,7 @@ USAGE = (Path(__file__).parents[2] / "docs" / "usage.md").read_text()
 
 
 def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", USAGE, re.DOTALL)
+    (found,) = re.findall(rf"```{language}(?: file=\S+)?\n(.*?)```", USAGE, re.DOTALL)
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deepinfer.config.compose import load_with_choices
 from deepinfer.config.convert import convert
 from deepinfer.config.env import Foreign
 from deepinfer.config.facts import probe
@@ -110,7 +111,9 @@ def put_all(data: dict[str, Any], more: dict[str, Any]) -> None:
 
 @cache
 def composed(*overrides: str) -> tuple[Spec, dict[str, str]]:
-    """The Spec of some overrides and the options taken."""
+    """The Spec of some overrides and the options taken. A site's file reaches into all groups: Hydra's own work."""
+    if any(override.startswith("cluster=") and override != "cluster=none" for override in overrides):
+        return load_with_choices(*overrides)
     lines = yaml.safe_load((CONF / "config.yaml").read_text())["defaults"]
     choices = {group: name for line in lines if isinstance(line, dict) for group, name in line.items()}
     choices = {group: name for group, name in choices.items() if group in Spec.__struct_fields__}

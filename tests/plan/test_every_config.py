@@ -22,6 +22,9 @@ REFUSED = {  # option → the one thing that is in its way on a laptop with a ti
     ("parallel", "ep128"): "8 experts of v41_tiny are not divisible by 128",
     ("kernels", "triton"): "triton is for cuda, the chip is cpu",
     ("kernels", "deepseek"): "deepseek is for cuda, the chip is cpu",
+    ("cost", "measured"): "cost.path",
+    ("cost", "aiconfigurator"): "aiconfigurator",
+    ("hardware", "same"): "same means the chip of the top level, and this is the top level",
 }
 
 
@@ -33,7 +36,7 @@ def test_all_option_files_were_found() -> None:
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=[f"{group}={option}" for group, option in OPTIONS])
 def test_option(plan_of: PlanOf, spec_of: Callable[..., Spec], group: str, option: str) -> None:
-    base = () if group == "model" else ("model=v41_tiny",)
+    base = () if group in ("model", "cluster") else ("model=v41_tiny",)
     overrides = [*base, "model.weights=dummy", f"{group}={option}"]
     if (group, option) == ("model", "v41_flash"):
         overrides += ["hardware=gb300", "parallel=ep64"]

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from deepinfer.plan.graph import AUTO_SETTINGS
-from deepinfer.plan.mermaid import mermaid
 from deepinfer.plan.types import Plan
 
 PlanOf = Callable[..., Plan]
@@ -60,21 +59,12 @@ def test_an_executor_chosen_by_auto_has_the_settings_of_its_option(plan_of: Plan
     assert node.settings == {"step_time_s": 0.001}
 
 
-def test_mermaid_draws_every_node_and_arrow(plan_of: PlanOf) -> None:
-    plan = plan_of(*EVERYTHING)
-    lines = mermaid(plan).splitlines()
-    assert lines[0] == "flowchart LR"
-    assert sum("-->" in line for line in lines) == sum(len(node.needs) for node in plan.graph)
-    assert sum("[" in line for line in lines) == len(plan.graph)
-
-
 def test_parts_without_code_are_marked(plan_of: PlanOf) -> None:
     assert not any(node.planned for node in plan_of(*TINY).graph)
     plan = plan_of(*EVERYTHING)
     for node in plan.graph:
         assert node.planned == (bool(node.implementation) and not _imports(node.implementation)), node.implementation
     assert any(node.planned for node in plan.graph)
-    assert "DistributedExecutor (planned)" in mermaid(plan)
 
 
 def _imports(implementation: str) -> bool:

@@ -221,7 +221,7 @@ def test_sheets_read_here_are_what_hydra_composes() -> None:
     from deepinfer.config.compose import hydra_of_our_own
 
     sheets = chip_sheets()
-    assert sorted([*sheets, "auto"]) == hardware_options()
+    assert sorted(sheets) == hardware_options()
     with hydra_of_our_own():
         for option, sheet in sheets.items():
             assert OmegaConf.to_container(compose(f"hardware/{option}"))["hardware"] == sheet  # type: ignore[call-overload, index]

@@ -1,0 +1,188 @@
+"""`deepinfer bench`: send the workload to the engine of this process and tell what it took, beside what the plan estimates.
+
+Prompts are random token ids of a fixed seed and answers run to their full length, so that every run does the same work.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from tqdm.std import tqdm  # type: ignore[import-untyped]
+
+from deepinfer import __version__
+from deepinfer.cli.bench_report import headline, report
+from deepinfer.cli.streams import printable_json
+from deepinfer.config.errors import ExitCode, Problem, Refused
+from deepinfer.config.facts import Facts, probe
+from deepinfer.config.machine import Host
+from deepinfer.config.tasks import Bench
+from deepinfer.config.workloads import SteadyWorkload
+from deepinfer.engine.unbuilt import is_simulated, refuse_to_run
+from deepinfer.plan import render
+from deepinfer.plan.require import missing
+from deepinfer.plan.resolve import resolve
+
+if TYPE_CHECKING:
+    from deepinfer.config.argv import Invocation
+    from deepinfer.config.specs import Spec
+    from deepinfer.engine.build import EngineGraph
+    from deepinfer.plan.cost.types import Figure
+    from deepinfer.plan.types import Plan
+
+FILE = "bench.jsonl"
+WARM_UP_TOKENS = 8  # longest answer of a request that is not counted
+_VERSIONED = ("deepinfer", "torch", "numpy", "numba", "triton")
+
+
+def run(spec: Spec, invocation: Invocation) -> int:
+    """Plan, build, measure; the table or the JSON line on stdout. Raises Refused for what cannot be planned or run."""
+    assert isinstance(spec.task, Bench), "this is the verb of this task"
+    if invocation.format not in ("text", "json"):
+        asked = f"format={invocation.format}"
+        raise Refused([Problem(asked=asked, found="bench prints text or json", fix="format=json")])
+    facts = probe(spec)
+    plan, workload, notes = fitted(spec, facts, invocation.choices)
+    refuse_to_run(plan, spec, missing(plan, facts))
+    if is_simulated(plan):
+        raise Refused([_simulation(spec, plan)])
+    folder = _folder(invocation.out)
+    for line in [render.summary(plan), *(f"deepinfer: {note}" for note in notes)]:
+        print(line, file=sys.stderr)
+
+    from deepinfer.engine.build import build_graph
+
+    graph = build_graph(plan)
+    try:
+        measured = measure(graph, spec.task, workload)
+    finally:
+        graph.engine.close()
+    result = _described(plan, spec.task, workload, notes, invocation) | measured
+    result["headline"] = msgspec.to_builtins(headline(result))
+    result["estimates"] = msgspec.to_builtins(estimates(spec, workload, facts, measured["max_concurrency"]))
+    if folder is not None:
+        with (folder / FILE).open("ab") as file:
+            file.write(msgspec.json.encode(result) + b"\n")
+    text = msgspec.json.encode(result).decode()
+    print(printable_json(text) if invocation.format == "json" else report(result))
+    for error in dict.fromkeys(result["errors"]):
+        print(f"deepinfer: {error}", file=sys.stderr)
+    return ExitCode.OTHER if result["failed"] else ExitCode.OK
+
+
+def fitted(spec: Spec, facts: Facts, choices: dict[str, str]) -> tuple[Plan, SteadyWorkload, list[str]]:
+    """The plan, costed for what is measured: the workload as far as the model is long, with no cached prefix; and in words
+    what was asked differently. Raises Refused for a workload that has no sizes."""
+    workload = spec.workload
+    if not isinstance(workload, SteadyWorkload):
+        found, fix = "this version measures requests of one size only", "workload=chat"
+        raise Refused([Problem(asked=f"workload={workload.kind}", found=found, fix=fix, code=ExitCode.OTHER)])
+    plan = resolve(spec, facts, choices)
+    room, notes = min(plan.model.max_model_len, plan.capacity.tokens), []
+    prompt, output = workload.prompt_tokens, workload.output_tokens
+    if prompt + output > room:
+        output = min(output, room // 2)
+        prompt = min(prompt, room - output)
+        asked = f"the workload has {workload.prompt_tokens:,} + {workload.output_tokens:,} tokens a request"
+        notes.append(f"{asked} and there is room for {room:,}: measured with {prompt:,} + {output:,}")
+    if workload.cached_share:
+        notes.append(
+            f"workload.cached_share={workload.cached_share:g}: random prompts share no prefix, all is computed"
+        )
+    load = msgspec.structs.replace(workload, prompt_tokens=prompt, output_tokens=output, cached_share=0.0)
+    if load == workload:
+        return plan, load, notes
+    return resolve(msgspec.structs.replace(spec, workload=load), facts, choices), load, notes
+
+
+def estimates(spec: Spec, workload: SteadyWorkload, facts: Facts, at_once: int | None) -> tuple[Figure, ...]:
+    """What the cost model says of this load, with as many sequences at once as were in flight."""
+    most = spec.scheduler.max_num_seqs
+    scheduler = msgspec.structs.replace(spec.scheduler, max_num_seqs=min(at_once or most, most))
+    return resolve(msgspec.structs.replace(spec, workload=workload, scheduler=scheduler), facts, {}).cost.headline
+
+
+def measure(graph: EngineGraph, task: Bench, workload: SteadyWorkload) -> dict[str, Any]:
+    """Run the load, after its warm-up; figures of `engine.latencies` and the engine's own counts."""
+    from deepinfer.engine.latencies import figures
+    from deepinfer.engine.load import random_requests, run_load
+    from deepinfer.sampling.params import from_config
+
+    rng, vocab_size = np.random.default_rng(task.seed), graph.limits.vocab_size
+    exact = {"ignore_eos": True, "n": 1, "stop": (), "stop_token_ids": (), "min_tokens": 0, "seed": task.seed}
+    params = from_config(graph.plan.sampling)
+    params = msgspec.structs.replace(params, max_tokens=workload.output_tokens, **exact)
+    short = msgspec.structs.replace(params, max_tokens=min(workload.output_tokens, WARM_UP_TOKENS))
+    concurrency = concurrency_of(task, graph.limits.max_num_seqs)
+    run_load(
+        graph.engine,
+        random_requests(task.warm_up, workload.prompt_tokens, vocab_size, rng),
+        short,
+        concurrency=concurrency,
+    )
+    before = graph.engine.stats()
+    requests = random_requests(task.num_requests, workload.prompt_tokens, vocab_size, rng, task.request_rate)
+    with tqdm(total=len(requests), unit="request", disable=not sys.stderr.isatty(), leave=False) as bar:
+        duration_s = run_load(graph.engine, requests, params, concurrency=concurrency, on_finish=lambda _: bar.update())
+    after = graph.engine.stats()
+    counts = ("steps", "preemptions", "recomputed_tokens")
+    return {
+        **figures(requests, duration_s),
+        "max_concurrency": None if concurrency is None else min(concurrency, task.num_requests),
+        "errors": [request.error for request in requests if request.error],
+        "engine": {name: getattr(after, name) - getattr(before, name) for name in counts},
+        "host_share": (after.host_s - before.host_s) / max(after.step_s - before.step_s, 1e-9),
+    }
+
+
+def concurrency_of(task: Bench, max_num_seqs: int) -> int | None:
+    """Requests in flight at most; None for no limit."""
+    if task.concurrency != "auto":
+        return task.concurrency
+    return None if task.request_rate else max_num_seqs
+
+
+def _simulation(spec: Spec, plan: Plan) -> Problem:
+    why = "bench measures, and a simulation invents its times"
+    if spec.executor.kind == "simulated":
+        return Problem(asked="executor=simulated", found="nothing to measure", why=why, fix="executor=local")
+    return Problem(asked=f"hardware={plan.hardware.option}", found="nothing to measure", why=why, fix="hardware=cpu")
+
+
+def _described(
+    plan: Plan, task: Bench, workload: SteadyWorkload, notes: list[str], invocation: Invocation
+) -> dict[str, Any]:
+    """What was measured, and on what."""
+    host = Host()
+    versions = {name: found for name in _VERSIONED if (found := host.version(name))}
+    return {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "backend": "deepinfer",
+        "model_id": plan.model.name,
+        "hardware": plan.hardware.name,
+        "num_ranks": plan.layout.num_ranks,
+        "num_prompts": task.num_requests,
+        "request_rate": task.request_rate or "inf",
+        "input_len": workload.prompt_tokens,
+        "output_len": workload.output_tokens,
+        "seed": task.seed,
+        "notes": notes,
+        "overrides": invocation.overrides,
+        "choices": invocation.choices,
+        "rank_digest": plan.rank_digest,
+        "numerics_digest": plan.numerics_digest,
+        "versions": {"deepinfer": __version__} | versions,
+        "machine": {"architecture": host.architecture, "cores": host.cores, "python": host.python},
+    }
+
+
+def _folder(out: str | None) -> Path | None:
+    if out is None:
+        return None
+    from deepinfer.cli.sweep import open_folder
+
+    return open_folder(out)

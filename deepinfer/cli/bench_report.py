@@ -1,0 +1,74 @@
+"""The table of a bench: the figures that all serving benchmarks print, and the plan's estimates beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from deepinfer.cli.sweep_table import number
+from deepinfer.engine.latencies import LATENCIES
+from deepinfer.plan.cost.types import Figure
+
+_SHOWN = ("mean", "median", "p90", "p99")
+_COUNTS = {
+    "completed": "Successful requests",
+    "failed": "Failed requests",
+    "duration": "Duration (s)",
+    "total_input_tokens": "Input tokens",
+    "total_output_tokens": "Output tokens",
+    "request_throughput": "Requests/s",
+    "output_throughput": "Output tokens/s",
+    "total_token_throughput": "Input and output tokens/s",
+}
+_WIDTH = 40
+
+
+def headline(result: dict[str, Any]) -> tuple[Figure, ...]:
+    """The measured figures under the names that plans use, so that sweeps and searches read both alike."""
+    found = {
+        "tokens_per_s_per_gpu": (result["total_token_throughput"] / result["num_ranks"], "tokens/s"),
+        "tokens_per_s_per_user": (1e3 / result["mean_tpot_ms"] if result["mean_tpot_ms"] else None, "tokens/s"),
+        "ttft_s": (result["mean_ttft_ms"] / 1e3 if result["mean_ttft_ms"] is not None else None, "s"),
+    }
+    return tuple(
+        Figure(name=name, value=value, unit=unit, label="measured")
+        for name, (value, unit) in found.items()
+        if value is not None
+    )
+
+
+def report(result: dict[str, Any]) -> str:
+    """The table."""
+    return "\n".join([*_load(result), "", *_latencies(result), "", *_beside_estimates(result)])
+
+
+def _load(result: dict[str, Any]) -> Iterator[str]:
+    sizes = f"{result['num_prompts']} requests of {result['input_len']:,} + {result['output_len']:,} tokens"
+    limit = result["max_concurrency"]
+    at_once = "any number at once" if limit is None else f"up to {limit} at once"
+    rate = "" if result["request_rate"] == "inf" else f", {result['request_rate']:g} arrive in a second"
+    yield f"{result['model_id']} on {result['hardware']}: {sizes}, {at_once}{rate}"
+    for key, words in _COUNTS.items():
+        if key != "failed" or result[key]:
+            yield f"{words:<{_WIDTH}}{_cell(result[key])}"
+
+
+def _latencies(result: dict[str, Any]) -> Iterator[str]:
+    yield f"{'ms':<{_WIDTH}}" + "".join(f"{statistic:>12}" for statistic in _SHOWN)
+    for key, words in LATENCIES.items():
+        yield f"{words:<{_WIDTH}}" + "".join(_cell(result[f"{statistic}_{key}_ms"]) for statistic in _SHOWN)
+
+
+def _beside_estimates(result: dict[str, Any]) -> Iterator[str]:
+    expected = {figure["name"]: figure for figure in result["estimates"]}
+    yield f"{'':<{_WIDTH}}{'measured':>12}" + (f"{'estimate':>12}" if expected else "")
+    for figure in headline(result):
+        estimate = expected.get(figure.name)
+        full = "" if result["request_rate"] == "inf" else ", a full engine"
+        of = ", one prompt on an idle engine" if figure.name == "ttft_s" else full
+        beside = f"{_cell(estimate['value'])}  {estimate['label']}{of}" if estimate else ""
+        yield f"{figure.name:<{_WIDTH}}{_cell(figure.value)}{beside}"
+
+
+def _cell(value: float | None) -> str:
+    return f"{'-' if value is None else number(value):>12}"

@@ -1,0 +1,86 @@
+"""`deepinfer launch launcher=… out=DIR`: write the files that start exactly this plan; without out=, tell of them."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import structs
+
+from deepinfer.cli.launch_folder import write_folder
+from deepinfer.config.argv import Invocation
+from deepinfer.config.errors import ExitCode
+from deepinfer.config.facts import probe
+from deepinfer.config.runnable import MAX_RANKS, NOT_BUILT, unbuilt
+from deepinfer.config.specs import Spec
+from deepinfer.config.tasks import Launch
+from deepinfer.engine.unbuilt import is_simulated
+from deepinfer.plan.launch import render
+from deepinfer.plan.launch.job import Rendered
+from deepinfer.plan.launch.readme import MANIFEST
+from deepinfer.plan.resolve import resolve
+from deepinfer.plan.types import ModelPlan, Plan
+
+SECTION = 9  # columns of a line's first word, as in a plan's text
+SHOWN = 8  # files, and commands, that are told; README.md has all commands
+
+
+def run(spec: Spec, invocation: Invocation) -> int:
+    """Plan, render, write; what was written and what to type next on stdout. Raises Refused for what cannot be planned,
+    started by this launcher, or written into this folder."""
+    assert isinstance(spec.task, Launch), "this is the verb of this task"
+    plan = resolve(spec, probe(spec), invocation.choices)
+    plan = structs.replace(plan, task=spec.task.run, model=_absolute(plan))
+    rendered = render(plan, spec.launcher, spec.cluster)
+    if invocation.out is not None:
+        write_folder(Path(invocation.out).expanduser(), rendered.files)
+    print("\n".join(_told(plan, rendered, invocation.out)))
+    for line in _will_refuse(plan, spec):
+        print(f"deepinfer: {line}", file=sys.stderr)
+    return ExitCode.OK
+
+
+def _absolute(plan: Plan) -> ModelPlan:
+    """The model with a path that means the same in every working directory."""
+    model = plan.model
+    if model.source != "folder":
+        return model
+    return structs.replace(model, location=str(Path(model.location).expanduser().absolute()))
+
+
+def _told(plan: Plan, rendered: Rendered, out: str | None) -> Iterator[str]:
+    layout = plan.layout
+    ranks, nodes = (
+        f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((layout.num_ranks, "rank"), (layout.num_nodes, "node"))
+    )
+    yield _line("launch", f"{plan.model.name}: {ranks} on {nodes}, task {plan.task}, plan {plan.rank_digest}")
+    sizes = {name: len(text.encode()) for name, text in rendered.files.items()}
+    yield _line(
+        "wrote" if out else "would", f"{'' if out else 'write '}{len(sizes) + 1} files{f' to {out}' if out else ''}"
+    )
+    for name in list(sizes)[:SHOWN]:
+        yield _line("file", f"{name:<24} {sizes[name]:>9,} B")
+    if len(sizes) > SHOWN:
+        yield _line("file", f"… and {len(sizes) - SHOWN} more")
+    yield _line("file", f"{MANIFEST:<24} {'':>9}   digests of the others")
+    steps = [f"cd {shlex.quote(out)}", *rendered.steps] if out else ["the same command with out=DIR"]
+    for step in steps[: SHOWN + 1]:
+        yield _line("type", step)
+    if len(steps) > SHOWN + 1:
+        yield _line("type", f"… and {len(steps) - SHOWN - 1} more, on their nodes: see README.md")
+    for note in rendered.notes:
+        yield _line("note", note)
+
+
+def _line(section: str, text: str) -> str:
+    return f"{section:<{SECTION}}{text}".rstrip()
+
+
+def _will_refuse(plan: Plan, spec: Spec) -> Iterator[str]:
+    """What this version of deepinfer has no code for: the files are right, and its ranks would refuse by name."""
+    asked = [f"task.run={plan.task}"] if plan.task in NOT_BUILT["task.kind"] else []
+    asked += [] if is_simulated(plan) else [problem.asked for problem in unbuilt(spec)]
+    if plan.layout.num_ranks > MAX_RANKS:
+        asked.append(f"parallel: {plan.layout.num_ranks} ranks")
+    if asked:
+        yield f"the ranks of this version will refuse to start: it has no code for {', '.join(dict.fromkeys(asked))}"

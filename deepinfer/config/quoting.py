@@ -1,0 +1,41 @@
+"""Overrides as they must be typed: quoted for Hydra's grammar where it would read something else, and for the shell."""
+
+import json
+import re
+import shlex
+from typing import Any
+
+_PLAIN = re.compile(r"[\w./|%@+:-]+")  # what Hydra reads as one value, and as text where it is no number
+_SHELL = re.compile(r"""[\s'"$`;&<>()*?!\\#|]""")
+
+
+def typed(key: str, value: Any) -> str:
+    """An override of a key with this value, ready to be pasted into a shell."""
+    if not isinstance(value, str):
+        return shell(f"{key}={json.dumps(value, ensure_ascii=False, default=str)}")
+    return shell(f"{key}={value}" if not value or _PLAIN.fullmatch(value) else quoted(key, value))
+
+
+def listed_value(key: str, value: str | float) -> str:
+    """An override of a key with a list of this one value."""
+    return shell(f"{key}=[{as_item(str(value))}]")
+
+
+def as_item(text: str) -> str:
+    """Text as one item of a list."""
+    return text if _PLAIN.fullmatch(text) else quoted("", text)[1:]
+
+
+def shell(argument: str) -> str:
+    """An argument, quoted if a shell would make something else of it."""
+    return shlex.quote(argument) if _SHELL.search(argument) else argument
+
+
+def quoted(key: str, value: str) -> str:
+    """An override whose value Hydra reads as exactly this text."""
+    bare = value
+    for quote in ("'", '"'):
+        if len(value) > 1 and value[0] == value[-1] == quote:
+            bare = value[1:-1]
+    escaped = re.sub(r"(\\*)(\"|$)", lambda m: m.group(1) * 2 + ("\\" + m.group(2) if m.group(2) else ""), bare)
+    return f'{key}="{escaped}"'

@@ -1,0 +1,21 @@
+"""How times are reckoned for each role: by the roofline always, and by what `cost` names besides."""
+
+from deepinfer.config.errors import Refused
+from deepinfer.plan.cost.calibration import calibration_of
+from deepinfer.plan.cost.timing import ROOFLINE
+from deepinfer.plan.cost.types import Calibration
+from deepinfer.plan.ledger import Ledger
+from deepinfer.plan.settle import Case
+
+
+def reckonings_of(case: Case, ledger: Ledger) -> dict[str, tuple[Calibration, ...]]:
+    """The calibrations of each role, the roofline first. What an option cannot answer for goes to the ledger, once."""
+    found: dict[str, tuple[Calibration, ...]] = {}
+    for role in case.roles:
+        try:
+            own = calibration_of(case.spec.cost, role.chip)
+        except Refused as refused:
+            ledger.problems += [problem for problem in refused.problems if problem not in ledger.problems]
+            own = ROOFLINE
+        found[role.name] = (ROOFLINE,) if own.is_roofline else (ROOFLINE, own)
+    return found

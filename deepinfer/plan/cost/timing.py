@@ -1,0 +1,110 @@
+"""How long a step takes on a chip: the roofline, or with the shares of it that a calibration grants.
+
+Roofline: compute, memory traffic and links overlap perfectly, so a step takes the longest of
+Σ over dtypes of FLOPs ÷ peak, bytes ÷ bandwidth, and the busiest link's bytes ÷ its speed.
+"""
+
+from deepinfer.config.chips import Chip
+from deepinfer.plan.cost.types import Calibration, PartTime, PartWork, StepTime, Work
+
+ROOFLINE = Calibration()
+WIDER = ("f4_e2m1", "f8_e4m3", "bf16", "tf32", "f32", "f64")
+SPLIT_PRODUCTS = 3  # of narrower numbers, which together are as good as one of the next wider kind
+KINDS = ("weights", "cache", "tables")
+
+
+def computed_in(chip: Chip, dtype: str) -> tuple[str, float]:
+    """The dtype that stands in for `dtype` on this chip, and its FLOP/s at work of `dtype`.
+
+    Without a peak of its own a product runs at the next wider dtype that has one; where none is wider, as several
+    products of the widest there is. ("", inf) for a chip that names no peak at all.
+    """
+    peaks = {name: fact.value for name, fact in chip.peak_flops_by_dtype.items()}
+    order = WIDER[WIDER.index(dtype) :] if dtype in WIDER else (dtype,)
+    for name in order:
+        if name in peaks:
+            return name, peaks[name]
+    known = [name for name in WIDER if name in peaks]
+    return (known[-1], peaks[known[-1]] / SPLIT_PRODUCTS) if known else ("", float("inf"))
+
+
+def step_time(work: Work, chip: Chip, calibration: Calibration = ROOFLINE, *, sharers: int = 1) -> StepTime:
+    """The time of `work` on one of `sharers` ranks that divide the chip between them."""
+    parts = tuple(_part_time(part, chip, calibration, sharers) for part in work.parts)
+    compute_s = _compute_s(work, chip, calibration, sharers)
+    memory_s = sum(part.memory_s for part in parts)
+    links_s: dict[str, float] = {}
+    for link in work.links:
+        share = calibration.link_share.get(link.link, calibration.default_link_share)
+        links_s[link.link] = links_s.get(link.link, 0.0) + link.num_bytes / (link.bytes_per_s * share)
+    overlapped = max(sum(compute_s.values()), memory_s)
+    body = overlapped if calibration.parts_overlap else sum(max(part.compute_s, part.memory_s) for part in parts)
+    outside = max(links_s.values(), default=0.0)
+    latency_s = calibration.step_latency_s + calibration.layer_latency_s * work.layers
+    latency_s += calibration.collective_latency_s * sum(link.calls for link in work.links)
+    time_s = body + outside - calibration.hidden_links * min(body, outside)
+    holders = {f"link {name}": seconds for name, seconds in links_s.items()} | {
+        "latency": latency_s,
+        "memory": memory_s,
+    }
+    holders |= _longest(compute_s)
+    bound = max(holders, key=holders.__getitem__)
+    return StepTime(
+        time_s=(time_s + latency_s) / calibration.system_share,
+        compute_s=compute_s,
+        memory_s=memory_s,
+        links_s=links_s,
+        latency_s=latency_s,
+        parts=parts,
+        bound=bound,
+        bound_part=_bound_part(bound, parts),
+        label=calibration.label,
+    )
+
+
+def _longest(compute_s: dict[str, float]) -> dict[str, float]:
+    """All computation as one holder, named after the dtype that takes most of it."""
+    if not compute_s:
+        return {}
+    return {f"compute {max(compute_s, key=compute_s.__getitem__)}": sum(compute_s.values())}
+
+
+def _bound_part(bound: str, parts: tuple[PartTime, ...]) -> str:
+    if bound == "memory":
+        return max(parts, key=lambda part: part.memory_s).part
+    if bound.startswith("compute"):
+        return max(parts, key=lambda part: part.compute_s).part
+    return ""
+
+
+def _part_time(part: PartWork, chip: Chip, calibration: Calibration, sharers: int) -> PartTime:
+    compute_s = sum(flops * sharers / _rate(part.part, dtype, chip, calibration) for dtype, flops in part.flops.items())
+    bandwidth = chip.memory_bandwidth_bytes_per_s.value / sharers
+    kinds = (*KINDS, "streams") if calibration.counts_streams else KINDS
+    share, default = calibration.bandwidth_share, calibration.default_bandwidth_share
+    memory_s = sum(
+        part.bytes_of(kind) / (bandwidth * share.get(f"{part.part}/{kind}", share.get(kind, default))) for kind in kinds
+    )
+    return PartTime(part=part.part, compute_s=compute_s, memory_s=memory_s)
+
+
+def _bandwidth_share(part: str, kind: str, calibration: Calibration) -> float:
+    shares = calibration.bandwidth_share
+    return shares.get(f"{part}/{kind}", shares.get(kind, calibration.default_bandwidth_share))
+
+
+def _compute_s(work: Work, chip: Chip, calibration: Calibration, sharers: int) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in work.parts:
+        for dtype, flops in part.flops.items():
+            name, _ = computed_in(chip, dtype)
+            seconds = flops * sharers / _rate(part.part, dtype, chip, calibration)
+            found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+def _rate(part: str, dtype: str, chip: Chip, calibration: Calibration) -> float:
+    """FLOP/s that a part reaches with numbers of a dtype."""
+    name, peak = computed_in(chip, dtype)
+    shares = calibration.flops_share
+    return peak * shares.get(f"{part}/{name}", shares.get(name, calibration.default_flops_share))

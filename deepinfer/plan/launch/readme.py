@@ -1,0 +1,76 @@
+"""README.md of a launch: what to type, who meets where, and how a rank knows that it belongs."""
+
+from collections import Counter
+
+from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
+from deepinfer.plan.ranks import rank_lines
+from deepinfer.plan.types import Plan
+
+README = "README.md"
+MANIFEST = "files.sha256"
+CHECKS = f"""\
+Ranks take everything from `{PLAN_FILE}` and compose nothing. Each refuses to start where that file was edited or comes from
+another version of deepinfer, where WORLD_SIZE is not the number of ranks above, where its node runs another number of
+ranks, and where its node lacks devices or the planned weights."""
+
+
+def readme(job: Job, rendered: Rendered) -> str:
+    """Markdown for the operator."""
+    plan = job.plan
+    steps = "\n".join(rendered.steps)
+    notes = "".join(f"\n- {note}" for note in rendered.notes)
+    return f"""\
+# {plan.model.name} on {_chips(plan)}
+
+Written by `deepinfer launch` {plan.deepinfer} for `launcher={job.launcher.kind}`; the ranks {_task(plan.task)}. To change
+anything, launch again into this folder: files that nobody edited are replaced. `sha256sum -c {MANIFEST}` checks a copy.
+
+## Start
+
+In this folder:
+
+```sh
+{steps}
+```
+{notes}
+
+## Worlds
+
+Each replica of a role is a world of its own: its ranks start and fail together.
+
+| world | ranks | of the plan | nodes | ranks a node | meets on port |
+|---|---|---|---|---|---|
+{_worlds(job)}
+
+{CHECKS}
+
+Rank digest `{plan.rank_digest}`, numerics digest `{plan.numerics_digest}`.
+
+## Ranks
+
+```text
+{chr(10).join(rank_lines(plan))}
+```
+"""
+
+
+def _chips(plan: Plan) -> str:
+    """ "64 × NVIDIA H200", or the chips of each role."""
+    counts: Counter[str] = Counter()
+    for role in plan.layout.roles:
+        counts[role.hardware.name] += role.num_ranks
+    return " and ".join(f"{count} × {name}" for name, count in counts.items())
+
+
+def _task(task: str) -> str:
+    return {"serve": "serve requests", "generate": "answer the shipped prompts and end"}.get(task, task)
+
+
+def _worlds(job: Job) -> str:
+    rows = []
+    for world in job.worlds:
+        ranks = f"{world.first_rank}-{world.first_rank + world.size - 1}" if world.size > 1 else str(world.first_rank)
+        a_node = ", ".join(str(count) for count in dict.fromkeys(world.node_ranks))
+        port = job.launcher.master_port if job.launcher.kind == "kubernetes" else job.port(world)
+        rows.append(f"| {world.name} | {world.size} | {ranks} | {world.num_nodes} | {a_node} | {port} |")
+    return "\n".join(rows)

@@ -1,0 +1,68 @@
+"""launcher=torchrun: one script for every node of every replica, to be started there by whatever starts things on a site."""
+
+from deepinfer.config.launchers import TorchrunLauncher
+from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
+from deepinfer.plan.launch.shell import about, command, exports, script, torchrun
+from deepinfer.plan.launch.worlds import World
+
+ALONE = "127.0.0.1"  # a world of one node meets on it
+
+
+def render(job: Job) -> Rendered:
+    """Scripts `role-replica/node-N.sh`."""
+    files, steps = {}, []
+    for world in job.worlds:
+        for node in range(world.num_nodes):
+            name = script_name(world, node)
+            files[name] = _script(job, world, node)
+            host = _host(job, world, node)
+            steps.append(f"{_address_to_set(job, world)}./{name}{f'   # on {host}' if host else ''}")
+    where = "" if job.hosts else "; MASTER_ADDR is the address of the machine that runs node 0 of the same replica"
+    notes = (f"copy this folder to every node, or share it; each script runs on a node of its own{where}",)
+    return Rendered(files=files, steps=tuple(steps), notes=notes)
+
+
+def script_name(world: World, node: int) -> str:
+    return f"{world.name}/node-{node:0{len(str(world.num_nodes - 1))}}.sh"
+
+
+def _script(job: Job, world: World, node: int) -> str:
+    launcher = job.launcher
+    assert isinstance(launcher, TorchrunLauncher), "chosen by its kind"
+    words = torchrun(
+        world,
+        python=launcher.python,
+        port=job.port(world),
+        plan=f"$folder/{PLAN_FILE}",
+        node=node,
+        ranks=world.node_ranks[node],
+        address="$master_addr",
+    )
+    return script(
+        about(job, world, f"Node {node} of {world.num_nodes}."),
+        [
+            'folder="$(cd "$(dirname "$0")/.." && pwd)"',
+            f"master_addr={_address(job, world, node)}",
+            *exports(job.env),
+            launcher.setup or "",
+            f"exec {command(words)}",
+        ],
+    )
+
+
+def _address(job: Job, world: World, node: int) -> str:
+    if world.num_nodes == 1:
+        return ALONE
+    first = _host(job, world, 0)
+    if first:
+        return first
+    what = "this machine" if node == 0 else f"the machine that runs {script_name(world, 0)}"
+    return f'"${{MASTER_ADDR:?set it to the address of {what}}}"'
+
+
+def _address_to_set(job: Job, world: World) -> str:
+    return "" if job.hosts or world.num_nodes == 1 else "MASTER_ADDR=… "
+
+
+def _host(job: Job, world: World, node: int) -> str:
+    return job.hosts[world.first_node + node] if job.hosts else ""

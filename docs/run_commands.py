@@ -1,0 +1,112 @@
+"""Type every command of README.md and docs/*.md, as a reader would, and say which did not work.
+
+python docs/run_commands.py [--python PYTHON] [PAGE …]
+
+Commands stand in `sh` blocks. Those of deepinfer run with PYTHON (an installed wheel, say), page by page in an empty
+folder of their own and without a network; blocks that begin with ```LANGUAGE file=PATH are written to PATH there first.
+A command ends with exit code 0, unless its comment says `exits N`; one that asks for an accelerator and runs may also end
+with 4, "device missing". Scripts of the checkout (`python benchmarks/…`) must exist, and targets of make, too.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OURS = re.compile(r"\bdeepinfer\b")
+EXITS = re.compile(r"#.*\bexits (\d+)")
+NOWHERE = "http://127.0.0.1:9"  # a port where nobody listens
+NO_DEVICE = 4
+PAGES_AT_ONCE = 2
+SLOWEST_S = 300
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
+    """Language, file name (or "") and text of every fenced block."""
+    yield from BLOCK.findall(page.read_text("utf-8"))
+
+
+def commands(text: str) -> Iterator[str]:
+    """The commands of a block: one a line, a backslash at the end goes on."""
+    for line in text.replace("\\\n", " ").splitlines():
+        command = line.removeprefix("$ ").strip()
+        if command and not command.startswith("#"):
+            yield command
+
+
+def check_page(page: Path, python: str) -> tuple[int, list[str]]:
+    """How many commands were typed, and a sentence for each that went wrong."""
+    typed, faults = 0, []
+    with tempfile.TemporaryDirectory() as folder:
+        found = list(blocks(page))
+        for _, file, text in found:
+            if file:
+                target = Path(folder, file)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text, "utf-8")
+        for command in (line for language, _, text in found if language == "sh" for line in commands(text)):
+            typed += 1
+            fault = _fault(command, folder, python)
+            faults += [f"{page.name}: {command}\n    {fault}"] if fault else []
+    return typed, faults
+
+
+def _fault(command: str, folder: str, python: str) -> str:
+    """What is wrong with a command; empty when it works."""
+    plain = re.split(r"\s#\s?", command, maxsplit=1)[0].strip()
+    if plain.startswith("make "):
+        done = subprocess.run([*shlex.split(plain), "--dry-run"], capture_output=True, cwd=ROOT, check=False)
+        return "" if done.returncode == 0 else "no such target"
+    script = re.match(r"python ((?:benchmarks|examples|docs|tests)/\S+\.py)", plain)
+    if script:
+        return "" if (ROOT / script[1]).is_file() else "no such script"
+    if not OURS.search(plain) or plain.startswith(("pip ", "python -m pip ", "git ")):
+        return "" if plain.startswith(("pip ", "python -m pip ", "git ", "cat ", "sh ", "bash ")) else "not understood"
+    return _run(plain, EXITS.search(command), folder, python)
+
+
+def _run(plain: str, exits: re.Match[str] | None, folder: str, python: str) -> str:
+    bin_folder = str(Path(python).parent)
+    env = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    env |= {"PATH": f"{bin_folder}{os.pathsep}{env['PATH']}", "HTTPS_PROXY": NOWHERE, "HTTP_PROXY": NOWHERE}
+    env |= {"HF_HUB_OFFLINE": "1", "HF_HOME": f"{folder}/.hf", "PYTHONPATH": ""}
+    try:
+        done = subprocess.run(
+            ["bash", "-c", plain], cwd=folder, env=env, capture_output=True, text=True, timeout=SLOWEST_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"not ended after {SLOWEST_S} s"
+    wanted = {int(exits[1])} if exits else {0}
+    if not exits and "hardware=" in plain and " plan " not in plain:
+        wanted.add(NO_DEVICE)
+    if done.returncode in wanted and "Traceback" not in done.stderr:
+        return ""
+    return f"exit code {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that deepinfer is installed for")
+    parser.add_argument("pages", nargs="*", type=Path, help="README.md and all of docs/ where none is given")
+    given = parser.parse_args()
+    pages = [page.resolve() for page in given.pages] or PAGES
+    with ThreadPoolExecutor(PAGES_AT_ONCE) as pool:
+        results = list(pool.map(lambda page: check_page(page, os.path.abspath(given.python)), pages))
+    faults = [fault for _, found in results for fault in found]
+    print("\n".join(faults), file=sys.stderr)
+    typed = sum(count for count, _ in results)
+    print(f"commands: {typed - len(faults)} passed, {len(faults)} failed")
+    return int(bool(faults) or not typed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""`deepinfer bench` on the tiny model: it measures what was asked, says what was not, and writes the usual keys."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepinfer.cli.bench import concurrency_of, fitted
+from deepinfer.cli.main import main
+from deepinfer.config.compose import load
+from deepinfer.config.facts import probe
+from deepinfer.config.tasks import Bench
+
+SMALL = ("workload.prompt_tokens=9", "workload.output_tokens=4", "workload.cached_share=0", "task.num_requests=3")
+USUAL = (
+    "date backend model_id num_prompts request_rate max_concurrency duration completed total_input_tokens "
+    "total_output_tokens request_throughput output_throughput total_token_throughput"
+).split()
+
+
+def test_a_line_with_the_keys_that_benchmarks_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["bench", *SMALL, "scheduler.max_num_seqs=2", f"out={tmp_path}"]
+    assert main([*command, "format=json"]) == 0
+    printed = capsys.readouterr()
+    (line,) = printed.out.splitlines()
+    row: dict[str, Any] = json.loads(line)
+    names = [
+        f"{stat}_{name}_ms"
+        for stat in ("mean", "median", "std", "p90", "p99")
+        for name in ("ttft", "tpot", "itl", "e2el")
+    ]
+    assert set(USUAL) | set(names) <= row.keys()
+    assert (row["completed"], row["failed"], row["max_concurrency"], row["request_rate"]) == (3, 0, 2, "inf")
+    assert (row["total_input_tokens"], row["total_output_tokens"]) == (27, 12)  # answers run to their full length
+    assert row["output_throughput"] == pytest.approx(12 / row["duration"])
+    assert 0 < row["mean_ttft_ms"] < row["mean_e2el_ms"] <= row["p99_e2el_ms"] <= row["duration"] * 1e3
+    assert row["mean_e2el_ms"] == pytest.approx(row["mean_ttft_ms"] + 3 * row["mean_tpot_ms"])
+    assert row["engine"]["steps"] == 8 and row["notes"] == []  # two at once, then one: four steps each
+    assert row["overrides"][0] == SMALL[0] and row["choices"]["task"] == "bench"
+    assert len(row["numerics_digest"]) == 16 and row["versions"]["torch"]
+    measured = {figure["name"]: figure for figure in row["headline"]}
+    assert {figure["label"] for figure in row["headline"]} == {"measured"}
+    assert measured["tokens_per_s_per_gpu"]["value"] == pytest.approx(row["total_token_throughput"])
+    assert measured["tokens_per_s_per_user"]["value"] == pytest.approx(1e3 / row["mean_tpot_ms"])
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "3 requests of 9 + 4 tokens, up to 2 at once" in text and "Time to first token" in text
+    (estimate,) = [line for line in text.splitlines() if line.startswith("tokens_per_s_per_user")]
+    assert estimate.split()[-1] in ("roofline", "calibrated") and len(estimate.split()) == 4
+    kept = [json.loads(line) for line in (tmp_path / "bench.jsonl").read_text().splitlines()]
+    assert kept[0] == row and len(kept) == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sizes", "notes"),
+    [
+        (("workload.prompt_tokens=9", "workload.output_tokens=4", "workload.cached_share=0"), (9, 4), []),
+        (("workload.prompt_tokens=9k", "workload.output_tokens=5"), (4091, 5), ["room for 4,096", "no prefix"]),
+        (("workload.prompt_tokens=9k", "workload.output_tokens=9k"), (2048, 2048), ["2,048 + 2,048"]),
+        (("cache.num_blocks=1", "scheduler.max_num_seqs=1", "workload=code"), (64, 64), ["room for 128"]),
+    ],
+)
+def test_what_does_not_fit_is_cut_and_said(
+    overrides: tuple[str, ...], sizes: tuple[int, int], notes: list[str]
+) -> None:
+    spec = load("task=bench", *overrides)
+    plan, workload, told = fitted(spec, probe(spec), {})
+    assert (workload.prompt_tokens, workload.output_tokens, workload.cached_share) == (*sizes, 0.0)
+    assert all(any(note in line for line in told) for note in notes) and bool(told) == bool(notes)
+    assert sum(sizes) <= min(plan.model.max_model_len, plan.capacity.tokens)
+
+
+def test_concurrency() -> None:
+    task = Bench(num_requests=1, warm_up=0, concurrency="auto", request_rate=None, seed=0)
+    assert concurrency_of(task, 32) == 32
+    open_loop = Bench(num_requests=1, warm_up=0, concurrency="auto", request_rate=2.0, seed=0)
+    assert concurrency_of(open_loop, 32) is None
+    assert concurrency_of(Bench(num_requests=1, warm_up=0, concurrency=5, request_rate=2.0, seed=0), 32) == 5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "words"),
+    [
+        (("workload=trace", "workload.path=x"), 1, "requests of one size only"),
+        (("executor=simulated",), 2, "a simulation invents its times"),
+        (("hardware=h200", "parallel=ep8"), 4, "hardware=cpu"),
+        (("format=mermaid",), 2, "format=json"),
+        (("task.num_requests=0",), 2, "task.num_requests"),
+    ],
+)
+def test_refused(capsys: pytest.CaptureFixture[str], overrides: tuple[str, ...], code: int, words: str) -> None:
+    assert main(["bench", *overrides]) == code
+    printed = capsys.readouterr()
+    assert words in printed.err and printed.out == ""

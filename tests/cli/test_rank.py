@@ -1,0 +1,213 @@
+"""`deepinfer rank`: the files of a launch really started, and every way in which a rank is not the plan's."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepinfer.api import LLM
+from deepinfer.cli import rank
+from deepinfer.cli.generate import DEMO
+from deepinfer.cli.main import main
+from deepinfer.config.probes import Device
+
+SHORT = ("model=v41_tiny", "task.run=generate", "sampling.max_tokens=12")
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Launches: one rank here, one by torchrun, two ranks, and two nodes of eight GPUs."""
+    two_nodes = ("hardware=h200", "parallel=ep8", "parallel.attention_dp=16", "parallel.expert=16")
+    python = f"launcher.python={sys.executable}"
+    made = {
+        "local": (*SHORT, "launcher=local"),
+        "torchrun": (*SHORT, "launcher=torchrun", python),
+        "pair": (*SHORT, "parallel=ep2"),
+        "cluster": (*two_nodes, "launcher=slurm"),
+    }
+    found = {name: tmp_path_factory.mktemp(name) for name in made}
+    for name, overrides in made.items():
+        assert main(["launch", *overrides, f"out={found[name]}"]) == 0
+    return found
+
+
+@pytest.fixture
+def start(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a rank in this process; its exit code, stdout and stderr."""
+    monkeypatch.setattr(rank, "GRACE_S", 0.0)
+
+    def run(name: str, *words: str, role: str = "all", replica: str = "0", **variables: int) -> tuple[int, str, str]:
+        for variable in VARIABLES:
+            monkeypatch.delenv(variable, raising=False)
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, str(value))
+        code = main(["rank", f"plan={folders[name] / 'plan.json'}", f"role={role}", f"replica={replica}", *words])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+def answers() -> list[str]:
+    with LLM(*SHORT[:1], SHORT[2]) as llm:
+        outputs = llm.chat([[{"role": "user", "content": prompt}] for prompt in DEMO])
+    return [output.message.content for output in outputs]
+
+
+def test_the_local_script_answers_as_the_library_does(folders: dict[str, Path]) -> None:
+    done = subprocess.run([folders["local"] / "run.sh"], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("deepinfer: rank 0 of 1 of all-0 (device 0 of node 0)")
+    for prompt, answer in zip(DEMO, answers()):
+        assert f"> {prompt}\n{answer}\n" in done.stdout
+
+
+def test_the_torchrun_script(folders: dict[str, Path]) -> None:
+    script = folders["torchrun"] / "all-0" / "node-0.sh"
+    done = subprocess.run([script], capture_output=True, text=True, check=False, timeout=120, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert "deepinfer: rank 0 of 1 of all-0" in done.stderr
+    assert all(f"> {prompt}\n" in done.stdout for prompt in DEMO)
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("local", {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0}),
+        ("local", {"WORLD_SIZE": 1}),
+        ("pair", {}),
+        ("pair", {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}),
+        ("cluster", {"RANK": 0, "WORLD_SIZE": 8, "LOCAL_RANK": 0}),
+    ],
+)
+def test_a_world_of_another_size(start: Any, name: str, variables: dict[str, int]) -> None:
+    code, out, err = start(name, **variables)
+    assert (code, out) == (3, "")
+    assert "WORLD_SIZE is" in err and "all-0 has" in err and "Traceback" not in err
+
+
+def test_rank_0_speaks_and_the_others_end_alike(start: Any) -> None:
+    assert start("pair", RANK=0, WORLD_SIZE=3, LOCAL_RANK=0)[0] == 3
+    assert start("pair", RANK=1, WORLD_SIZE=3, LOCAL_RANK=1) == (3, "", "")
+    code, _, err = start("cluster", RANK=8, WORLD_SIZE=24, LOCAL_RANK=0)  # the first of another node points there
+    assert code == 3 and err.splitlines() == [
+        "deepinfer: rank 8 does not start; the first rank of its world or node says why"
+    ]
+
+
+def test_another_number_of_ranks_a_node(start: Any) -> None:
+    code, _, err = start("cluster", RANK=4, WORLD_SIZE=16, LOCAL_RANK=0)
+    assert code == 3
+    assert "LOCAL_RANK is 0, and rank 4 is number 4 of its node in the plan; all-0 has 8 ranks a node" in err
+
+
+def test_devices_are_looked_for_on_this_node_only(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = start("cluster", RANK=8, WORLD_SIZE=16, LOCAL_RANK=0)
+    assert code == 4
+    assert "node 1 of the plan needs 8 × NVIDIA H200" in err and "no accelerator" in err
+    assert start("cluster", RANK=9, WORLD_SIZE=16, LOCAL_RANK=1) == (4, "", "")
+    gpu = Device(vendor="nvidia", name="NVIDIA H200", memory_bytes=150 * 10**9, compute_capability="9.0")
+    monkeypatch.setattr(rank, "missing", lambda plan, facts: None if plan.layout.roles[0].num_ranks == 8 else gpu.name)
+    code, _, err = start("cluster", RANK=8, WORLD_SIZE=16, LOCAL_RANK=0)
+    assert code == 1 and "rank 8 of 16 of all-0 (device 0 of node 1)" in err  # the devices are there, the code is not
+
+
+def test_what_is_not_built_is_refused_by_name(start: Any) -> None:
+    code, out, err = start("pair", RANK=0, WORLD_SIZE=2, LOCAL_RANK=0)
+    assert (code, out) == (1, "")
+    assert "parallel: 2 ranks" in err and "executor=distributed" in err
+    code, out, err = start("pair", RANK=1, WORLD_SIZE=2, LOCAL_RANK=1)
+    assert (code, out) == (1, "") and len(err.splitlines()) == 1 and "rank 1 of 2" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"role": "decode"}, "there is role=all replica=0"),
+        ({"replica": "1"}, "there is role=all replica=0"),
+        ({"replica": "00"}, "not in the plan"),
+    ],
+)
+def test_a_role_that_is_not_in_the_plan(start: Any, words: dict[str, str], told: str) -> None:
+    code, _, err = start("local", **words)
+    assert code == 2 and told in err
+
+
+@pytest.mark.parametrize(
+    "word", ["hardware=h200", "sampling.seed=1", "model.path=/x", "--cfg=job", "format=json", "-m"]
+)
+def test_a_rank_has_no_options(start: Any, word: str) -> None:
+    code, out, err = start("local", word)
+    assert code == 2 and "rank" in out + err and "Traceback" not in err
+
+
+def test_all_words_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rank", "plan=x"]) == 2
+    assert "no role= or replica=" in capsys.readouterr().err
+    assert main(["task=rank"]) == 2
+    assert "no plan=, role= or replica=" in capsys.readouterr().err
+
+
+def edited(folder: Path, target: Path, path: list[str], value: Any) -> Path:
+    """plan.json with one value changed."""
+    data = json.loads((folder / "plan.json").read_text("utf-8"))
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    target.write_text(json.dumps(data))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "code", "told"),
+    [
+        (["scheduler", "max_num_seqs"], 3, 3, "a plan is not edited"),
+        (["numerics", "threads"], 7, 3, "numerics digest"),
+        (["deepinfer"], "0.0.1", 3, "deepinfer 0.0.1 made it"),
+        (["layout"], {}, 3, "it holds no plan"),
+        (["model", "weights_digest"], "0" * 16, 3, "rank digest"),
+        (["task"], "tune", 3, "ranks do serve or generate"),
+        (["task"], "serve", 1, "task.run=serve"),
+    ],
+)
+def test_a_plan_that_is_not_as_it_was_written(
+    folders: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    path: list[str],
+    value: Any,
+    code: int,
+    told: str,
+) -> None:
+    file = edited(folders["local"], tmp_path / "plan.json", path, value)
+    assert main(["rank", f"plan={file}", "role=all", "replica=0"]) == code
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, "cannot be read"), ("", "no plan"), ("[1]", "no plan"), ("\xff", "no plan")]
+)
+def test_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, told: str) -> None:
+    file = tmp_path / "plan.json"
+    if content is not None:
+        file.write_text(content, encoding="latin-1")
+    assert main(["rank", f"plan={file}", "role=all", "replica=0"]) in (2, 3)
+    assert told in capsys.readouterr().err
+
+
+def test_another_checkpoint_than_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import shutil
+
+    model = tmp_path / "model"
+    shutil.copytree(Path(__file__).parents[1] / "fixtures" / "golden" / "tiny_a", model)
+    assert main(["launch", f"model.path={model}", "task.run=generate", f"out={tmp_path / 'out'}"]) == 0
+    for shard in model.glob("*.safetensors"):
+        shard.unlink()
+    capsys.readouterr()
+    assert main(["rank", f"plan={tmp_path / 'out' / 'plan.json'}", "role=all", "replica=0"]) == 5
+    assert str(model) in capsys.readouterr().err

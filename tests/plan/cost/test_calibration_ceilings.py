@@ -1,0 +1,60 @@
+"""benchmarks/ceilings.py: what it reads of a chip, and lines that cost=measured can read back."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from deepinfer.config.chips import Chip
+from deepinfer.config.specs import Spec
+from deepinfer.plan.cost.calibration import calibration_of
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))  # benchmarks are no package
+
+import ceilings
+
+
+@pytest.mark.parametrize("name", ["h100", "h200", "b200", "gb200", "gb300", "cpu"])
+def test_the_figures_of_a_chip_are_those_of_the_configuration(name: str, chip_of: Callable[[str], Chip]) -> None:
+    bench, chip = ceilings.Bench(name, "cpu", 1), chip_of(name)
+    assert bench.bandwidth == chip.memory_bandwidth_bytes_per_s.value
+    assert bench.peaks == {dtype: fact.value for dtype, fact in chip.peak_flops_by_dtype.items()}
+    assert bench.links == {link: fact.value for link, fact in chip.links.items()}
+
+
+def test_its_lines_are_what_measured_reads(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    spec_of: Callable[..., Spec],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ceilings.py"])
+    monkeypatch.setattr(ceilings, "ON_CPU", {"small": (64, 128)})
+    bench = ceilings.Bench("cpu", "cpu", 3)
+    ceilings.measure_gemm(bench)
+    ceilings.measure_launch(bench)
+    printed = capsys.readouterr().out
+    lines = [json.loads(line) for line in printed.splitlines()]
+    assert [line["what"] for line in lines] == ["gemm", "gemm", "launch_eager", "launch_and_wait"]
+    for line in lines:
+        assert line["p10_us"] <= line["median_us"] <= line["p90_us"] and line["runs"] == 3 and line["chip"] == "cpu"
+    (tmp_path / "own.jsonl").write_text(printed)
+    spec = spec_of("hardware=cpu", "cost=measured", f"cost.path={tmp_path / 'own.jsonl'}")
+    found = calibration_of(spec.cost, spec.hardware)
+    shares = {line["bound"]: line["share"] for line in lines if line["what"] == "gemm"}
+    assert found == structs.replace(
+        found,
+        flops_share={"f32": shares["compute"]} if "compute" in shares else {},
+        bandwidth_share={"weights": shares["memory"]} if "memory" in shares else {},
+    )
+
+
+def test_floor_and_share(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["ceilings.py"])
+    floors = {"compute": 2e-6, "memory": 5e-6}
+    ceilings.keep(ceilings.Bench("cpu", "cpu", 1), "x", ceilings.np.array([10.0, 20.0, 40.0]), floors)
+    line = json.loads(capsys.readouterr().out)
+    assert (line["bound"], line["floor_us"], line["share"]) == ("memory", 5.0, 0.25)

@@ -1,0 +1,154 @@
+"""What users of such engines have reported about layouts, P01 to P11, and three of kernels that a plan can answer.
+
+What a plan can say is tested here. The rest of a case waits for the feature that it is about, which is refused by name:
+
+    case            waits for
+    P04             an expert balancer (EPLB): weights, scales and biases of an expert that moves
+    P05 (copies)    an expert balancer: which expert a redundant slot holds
+    P06             attention data parallelism at run time: the padded batch of an idle rank
+    P07 to P10      a router
+    P11             expert dispatch on devices
+    N02             kernels that are built for a chip
+    N03 (outputs)   kernels other than the reference, whose tests of invariance are in tests/ops
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from deepinfer.arch.config import V41Config
+from deepinfer.arch.tensors import tensor_table
+from deepinfer.config.compose import load
+from deepinfer.config.errors import Refused
+from deepinfer.config.facts import probe
+from deepinfer.plan.resolve import resolve
+from deepinfer.plan.types import Plan, PlanErrors
+
+Run = Callable[..., "Outcome"]  # type: ignore[name-defined]  # noqa: F821 — of conftest.py
+FLASH = ("hardware=gb300", "model.weights=dummy")
+
+
+def plan_of(*overrides: str) -> Plan:
+    spec = load(*overrides)
+    return resolve(spec, probe(spec))
+
+
+def test_p01_every_violated_rule_in_one_report(deepinfer: Run) -> None:
+    """vllm#52435: one divisibility error hid the next. All at once, with the sizes that would do."""
+    layout = ("parallel.attention_dp=12", "parallel.expert=8", "parallel.redundant_experts=1")
+    done = deepinfer(
+        "plan", *FLASH, *layout, "speculation=dspark", "speculation.depth=7", "scheduler.max_num_seqs=4096"
+    )
+    assert done.code == 3
+    for part in (
+        "12 ranks are not divisible by 8",
+        "384 experts + 1 redundant of v41_flash are not divisible by 8",
+        "trained for blocks of 5",
+        "4096 sequences with 7 drafts each need 32768 rows",
+    ):
+        assert part in done.err
+    assert done.err.count("type: ") >= 4
+
+
+def test_p01_valid_sizes_are_listed(deepinfer: Run) -> None:
+    done = deepinfer("plan", *FLASH, "parallel.attention_dp=12", "parallel.expert=5")
+    assert done.code == 3 and "can be split 1, 2, 3, 4, 6 or 12 ways" in done.err
+
+
+@pytest.mark.parametrize("key", ["parallel.tp", "parallel.tensor_parallel_size", "parallel.pp"])
+def test_p01_degrees_that_are_not_here(key: str) -> None:
+    """Heads are never divided, so there is no such rule to break: the key says so, and which degrees there are."""
+    with pytest.raises(
+        Refused, match=r"there is no .* parallelism.*attention_dp, parallel\.context and parallel\.expert"
+    ):
+        load(f"{key}=6", "parallel.expert=6")
+
+
+def test_p02_the_dimension_that_cannot_be_split(deepinfer: Run) -> None:
+    """vllm-ascend#8725: sixteen ways do not start where eight do, without a reason. Here the experts are named."""
+    tiny = ("plan", "model=v41_tiny", "model.weights=dummy", "parallel.redundant_experts=0")
+    eight = deepinfer(*tiny, "parallel.attention_dp=8", "parallel.expert=8")
+    sixteen = deepinfer(*tiny, "parallel.attention_dp=16", "parallel.expert=16")
+    assert (eight.code, sixteen.code) == (0, 3)
+    assert "8 experts of v41_tiny are not divisible by 16" in sixteen.err
+    assert "can be split 1, 2, 4 or 8 ways" in sixteen.err
+
+
+@pytest.mark.parametrize("parallel", ["ep4", "ep64", "ep128"])
+def test_p03_no_shard_cuts_a_scale_block(parallel: str) -> None:
+    """vllm#47528: a shard's edge inside a scale block. Ours run between whole experts and whole rows of the tables,
+    and blocks of scales lie within an expert and along a row, so no layout can cut one."""
+    layout = plan_of(*FLASH, f"parallel={parallel}")
+    config, columns = layout.model.config, layout.model.config.engram_head_dim
+    for rank in layout.layout.ranks:
+        assert rank.experts[1] - rank.experts[0] == config.n_routed_experts // layout.layout.roles[0].expert
+        assert all(first <= last for first, last in rank.engram_rows)
+    assert columns % scale_columns(config) == 0
+
+
+def scale_columns(config: V41Config) -> int:
+    """Scales along one row of the n-gram tables; their number of rows is that of the table."""
+    shapes = {spec.name.rpartition("embed.")[2]: spec.shape for spec in tensor_table(config) if "engram" in spec.name}
+    assert shapes["scale"][0] == shapes["weight"][0]
+    return int(shapes["scale"][1])
+
+
+@pytest.mark.parametrize(
+    ("case", "key"),
+    [
+        ("p04", "parallel.eplb"),
+        ("p07", "serving.router"),
+        ("p08", "serving.router"),
+        ("p09", "router"),
+        ("p10", "router"),
+    ],
+)
+def test_p04_p07_p08_p09_p10_what_is_not_offered_is_refused_by_name(case: str, key: str) -> None:
+    with pytest.raises(Refused, match=r"this version has none of it"):
+        load(f"{key}=round_robin")
+
+
+@pytest.mark.parametrize("redundant", [0, 64])
+def test_p05_no_slot_twice_on_a_rank(redundant: int) -> None:
+    """vllm PR#18343: slots of a rank are a run of consecutive numbers, and the ranks of a group tile all of them."""
+    plan = plan_of(*FLASH, "parallel=ep64", f"parallel.redundant_experts={redundant}")
+    slots = [slot for rank in plan.layout.ranks for slot in range(*rank.experts)]
+    assert slots == list(range(plan.model.config.n_routed_experts + redundant))
+
+
+def test_p06_p11_ranks_are_planned_and_not_run(deepinfer: Run) -> None:
+    """Idle ranks and skewed exchanges need ranks; a run with several is refused by name, not started half."""
+    done = deepinfer("model=v41_tiny", "parallel=ep2", "prompt=x")
+    assert done.code != 0 and "this version has no code to run it" in done.err and "parallel" in done.err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("hardware=ascend950", "parallel=ep64", "kernels=triton"), "triton is for cuda, the chip is ascend"),
+        (("hardware=ascend950", "parallel=ep64", "kernels.ops.linear=deepseek"), "deepseek is for cuda"),
+        (("hardware=h200", "parallel=ep64", "kernels=deepseek"), "built for sm100 or sm103, the chip is sm90"),
+    ],
+)
+def test_n01_op_and_chip_are_checked_at_plan_time(overrides: tuple[str, ...], says: str) -> None:
+    """vllm-ascend#13904: an op met a chip that has no such op only while running."""
+    with pytest.raises(PlanErrors, match=says):
+        plan_of(*overrides, "model.weights=dummy")
+
+
+def test_n01_a_dtype_that_a_backend_cannot_compute_in() -> None:
+    with pytest.raises(PlanErrors, match=r"native computes in float32, model\.dtype is float64"):
+        plan_of("model=v41_tiny", "kernels=native", "model.dtype=float64")
+
+
+def test_n02_kernels_name_the_chips_that_they_are_built_for() -> None:
+    """sgl-kernel-npu#544: built for one, running on another, both named."""
+    with pytest.raises(PlanErrors, match=r"built for sm90, sm100 or sm103, the chip is sm80|cuda"):
+        plan_of("hardware=cpu", "model=v41_tiny", "kernels=triton")
+
+
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_n03_reproducible_is_usable_with_what_a_chip_offers(kernels: str) -> None:
+    """sglang PR#37292: the invariant mode refused the only backend there was."""
+    plan = plan_of(*FLASH, "parallel=ep64", "sampling=reproducible", f"kernels={kernels}", "speculation=dspark")
+    assert plan.numerics.reproducible and plan.numerics.verify == "coupled"
