@@ -43,12 +43,21 @@ class Bench:
     """Where and how often to measure, and the peaks that conf/hardware/CHIP.yaml states, in FLOP/s and bytes/s."""
 
     def __init__(self, chip: str, device: str, runs: int) -> None:
-        facts = yaml.safe_load((CONF / f"{chip}.yaml").read_text())
+        facts = chip_facts(chip)
         self.chip, self.device, self.runs = chip, device, runs
         self.on_cpu = device == "cpu"
         self.peaks = {dtype: _rate(fact["value"]) for dtype, fact in facts["peak_flops_by_dtype"].items()}
         self.bandwidth = _rate(facts["memory_bandwidth_bytes_per_s"]["value"])
         self.links = {name: _rate(link["value"]) for name, link in facts["links"].items()}
+
+
+def chip_facts(chip: str) -> dict[str, Any]:
+    """One file of conf/hardware, with what the file that it builds on says besides."""
+    facts = yaml.safe_load((CONF / f"{chip}.yaml").read_text())
+    for base in facts.pop("defaults", []):
+        if base != "_self_":
+            facts = chip_facts(base) | facts
+    return facts
 
 
 def _rate(text: str) -> float:

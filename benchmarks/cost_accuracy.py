@@ -2,9 +2,10 @@
 
     python benchmarks/cost_accuracy.py [--write]
 
-One parameter, the system share, is fitted on the points marked `fit` in benchmarks/published/points.yaml: the geometric mean
-of published over predicted. Nothing else is fitted to a published figure. `--write` puts the table into docs/costs.md, and
-what the plan says to the fleet example there.
+One parameter of the table, the system share, is fitted on the points marked `fit` in benchmarks/published/points.yaml: the
+geometric mean of published over predicted. Nothing else is fitted to a published figure. The CPU has two values of its own,
+solved from our own steps on one: no published figure is of a CPU. `--write` puts the table into docs/costs.md, and what the
+plan says to the fleet example there.
 """
 
 import math
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from published.cpu import fit_cpu, told
 from published.predict import Point, predict, read_points
 from record import options
 
@@ -25,6 +27,7 @@ from deepinfer.plan.resolve import resolve
 DOCS = Path(__file__).parents[1] / "docs" / "costs.md"
 BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
 FLEET_BEGIN, FLEET_END = "<!-- fleet: begin -->", "<!-- fleet: end -->"
+CPU_BEGIN, CPU_END = "<!-- cpu: begin -->", "<!-- cpu: end -->"
 FLEET_COMMAND = re.compile(r"^deepinfer plan (.*tokens_per_day.*)$", re.MULTILINE)
 HEAD = "| figure | of | published | roofline | calibrated | error |\n|---|---|---|---|---|---|"
 
@@ -85,8 +88,8 @@ def report(rows: Sequence[Row], share: float) -> str:
     return "\n\n".join(
         [
             f"n = {len(rows)}: {len(fitted)} fitted, {len(held)} held out ({len(public)} published, {len(press)} from the "
-            f"press), {len(apart)} not comparable. One parameter, the system share {share:.3f}, fitted on {named}; "
-            f"alone they would give {' and '.join(f'{share / (1 + row.error):.2f}' for row in fitted)}.",
+            f"press), {len(apart)} not comparable. One parameter of this table, the system share {share:.3f}, fitted on "
+            f"{named}; alone they would give {' and '.join(f'{share / (1 + row.error):.2f}' for row in fitted)}.",
             f"Held out and published: mean absolute error {mape(public):.0f} % (worst "
             f"{_worst(public)}), rank correlation {rank_correlation(public):.2f}. From the press, unverified: "
             f"{mape(press):.0f} %. All held out: {mape(held):.0f} %, rank correlation {rank_correlation(held):.2f}. "
@@ -95,6 +98,16 @@ def report(rows: Sequence[Row], share: float) -> str:
             "Sources, and what they do not say:",
             "\n".join(_source(row) for row in rows),
         ]
+    )
+
+
+def cpu_report() -> str:
+    """What is fitted for a CPU, and what that says of the step that was not."""
+    fit = fit_cpu()
+    values = f"f32 products at {fit.f32:.3f} of the peak and {fit.layer_latency_s * 1e3:.1f} ms a layer"
+    return (
+        f"The CPU has two values of its own, {values}, solved from our own steps of 1 and 32 sequences of the tiny model; "
+        f"{'; '.join(told(fit))}."
     )
 
 
@@ -156,11 +169,11 @@ def main() -> None:
     args = parser.parse_args()
     points = read_points()
     share = fit(points)
-    text = report(rows_of(points, share), share)
-    print(text)
+    text, cpu = report(rows_of(points, share), share), cpu_report()
+    print(f"{text}\n\n{cpu}")
     if args.write:
         page = DOCS.read_text()
-        page = put_between(page, BEGIN, END, text)
+        page = put_between(put_between(page, BEGIN, END, text), CPU_BEGIN, CPU_END, cpu)
         DOCS.write_text(put_between(page, FLEET_BEGIN, FLEET_END, fleet(page)))
 
 

@@ -10,6 +10,7 @@ from deepinfer.config.clusters import SiteCluster, Verified
 from deepinfer.config.compose import load_with_choices
 from deepinfer.config.facts import probe
 from deepinfer.config.probes import MachineFacts
+from deepinfer.plan.cost.types import Figure
 from deepinfer.plan.resolve import resolve
 from deepinfer.plan.types import Plan, RolePlan
 
@@ -18,6 +19,7 @@ BEGIN, END = "<!-- generated: python docs/generate.py -->\n", "<!-- end of gener
 READER = MachineFacts(  # the same on every machine that makes the page
     system="linux", architecture="x86_64", python="3.12.0", cores=8, memory_bytes=16 * 2**30, available_bytes=16 * 2**30
 )
+NO_SITE = ("none", "blank")  # the default, and what files of one's own build on
 POOL = "kv_pool"
 COSTED = "v41_flash"  # what the tiny model would reach on such devices helps nobody
 HEADS = (
@@ -49,7 +51,7 @@ def render() -> str:
 
 def table() -> str:
     """One paragraph and one row for each cluster, then what the costed ones cost."""
-    plans = {name: plan_of(name) for name in options("cluster") if name != "none"}
+    plans = {name: plan_of(name) for name in options("cluster") if name not in NO_SITE}
     told = [f"- `cluster={name}`: {purpose('cluster', name)} {_verified(plans[name][0].verified)}" for name in plans]
     rows = [row for name, (_, plan) in plans.items() for row in _rows(name, plan)]
     costs = [
@@ -109,10 +111,15 @@ def _verified(verified: Verified | str) -> str:
 
 def _costs(name: str, plan: Plan) -> str:
     figures = [plan.cost.figure(figure) for figure in COSTS]
-    labels = dict.fromkeys(figure.label for figure in figures)
+    labels = dict.fromkeys(_label(figure) for figure in figures)
     values = [f"{figure.value:.2g} s" if figure.unit == "s" else f"{figure.value:,.3g}" for figure in figures]
     cells = (f"`{name}`", plan.choices["workload"], *map(_plain, values), ", ".join(labels))
     return f"| {' | '.join(cells)} |"
+
+
+def _label(figure: Figure) -> str:
+    """ "calibrated (sm90's)" where another architecture's shares stand in."""
+    return f"{figure.label} ({figure.stand_in}'s)" if figure.stand_in else figure.label
 
 
 def _plain(text: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +16,9 @@ from tqdm.std import tqdm  # type: ignore[import-untyped]
 
 from deepinfer import __version__
 from deepinfer.cli.bench_report import headline, report
+from deepinfer.cli.out_folder import naming, open_folder
 from deepinfer.cli.streams import printable_json
+from deepinfer.cli.sweep_told import counted
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import Facts, probe
 from deepinfer.config.machine import Host
@@ -50,9 +52,10 @@ def run(spec: Spec, invocation: Invocation) -> int:
     refuse_to_run(plan, spec, missing(plan, facts))
     if is_simulated(plan):
         raise Refused([_simulation(spec, plan)])
-    folder = _folder(invocation.out)
-    for line in [render.summary(plan), *(f"deepinfer: {note}" for note in notes)]:
-        print(line, file=sys.stderr)
+    folder = None if invocation.out is None else open_folder(invocation.out)
+    notes_told = [*notes, length(spec.task, workload, estimates(spec, workload, facts, None), plan.layout.num_ranks)]
+    for line in [render.summary(plan), *(f"deepinfer: {note}" for note in notes_told)]:
+        print(line, file=sys.stderr, flush=True)
 
     from deepinfer.engine.build import build_graph
 
@@ -65,7 +68,7 @@ def run(spec: Spec, invocation: Invocation) -> int:
     result["headline"] = msgspec.to_builtins(headline(result))
     result["estimates"] = msgspec.to_builtins(estimates(spec, workload, facts, measured["max_concurrency"]))
     if folder is not None:
-        with (folder / FILE).open("ab") as file:
+        with naming(folder / FILE), (folder / FILE).open("ab") as file:
             file.write(msgspec.json.encode(result) + b"\n")
     text = msgspec.json.encode(result).decode()
     print(printable_json(text) if invocation.format == "json" else report(result))
@@ -104,6 +107,27 @@ def estimates(spec: Spec, workload: SteadyWorkload, facts: Facts, at_once: int |
     most = spec.scheduler.max_num_seqs
     scheduler = msgspec.structs.replace(spec.scheduler, max_num_seqs=min(at_once or most, most))
     return resolve(msgspec.structs.replace(spec, workload=workload, scheduler=scheduler), facts, {}).cost.headline
+
+
+def length(task: Bench, workload: SteadyWorkload, figures: Sequence[Figure], num_ranks: int) -> str:
+    """How much is sent, and how long that will take: at a request rate by its clock, else by the plan's estimate."""
+    sizes = f"{workload.prompt_tokens:,} + {workload.output_tokens:,} tokens"
+    sent = f"{counted(task.num_requests, 'request')} of {sizes} after {task.warm_up:,} to warm up"
+    if task.request_rate:
+        return f"{sent}; they arrive over about {duration((task.num_requests - 1) / task.request_rate)}"
+    rate = next((figure for figure in figures if figure.name == "tokens_per_s_per_gpu"), None)
+    if rate is None or not rate.value:
+        return sent
+    tokens = task.num_requests * (workload.prompt_tokens + workload.output_tokens)
+    expected = duration(tokens / (rate.value * num_ranks))
+    return f"{sent}: about {expected} by the plan's estimate ({rate.said}); task.num_requests=… sends fewer"
+
+
+def duration(time_s: float) -> str:
+    """ "40 s", "12 minutes", "3.5 hours"."""
+    if time_s < 100:
+        return f"{max(time_s, 1):.0f} s"
+    return f"{time_s / 60:.0f} minutes" if time_s < 6000 else f"{time_s / 3600:,.1f} hours"
 
 
 def measure(graph: EngineGraph, task: Bench, workload: SteadyWorkload) -> dict[str, Any]:
@@ -178,11 +202,3 @@ def _described(
         "versions": {"deepinfer": __version__} | versions,
         "machine": {"architecture": host.architecture, "cores": host.cores, "python": host.python},
     }
-
-
-def _folder(out: str | None) -> Path | None:
-    if out is None:
-        return None
-    from deepinfer.cli.sweep import open_folder
-
-    return open_folder(out)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deepinfer.cli.sweep_table import number
+from deepinfer.cli.sweep_told import counted
 from deepinfer.engine.latencies import LATENCIES
 from deepinfer.plan.cost.types import Figure
 
@@ -43,7 +44,8 @@ def report(result: dict[str, Any]) -> str:
 
 
 def _load(result: dict[str, Any]) -> Iterator[str]:
-    sizes = f"{result['num_prompts']} requests of {result['input_len']:,} + {result['output_len']:,} tokens"
+    sent = counted(result["num_prompts"], "request")
+    sizes = f"{sent} of {result['input_len']:,} + {result['output_len']:,} tokens"
     limit = result["max_concurrency"]
     at_once = "any number at once" if limit is None else f"up to {limit} at once"
     rate = "" if result["request_rate"] == "inf" else f", {result['request_rate']:g} arrive in a second"

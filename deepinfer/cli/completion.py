@@ -11,8 +11,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from deepinfer.config.argv import CFGS, FLAGS, INFOS, VERBS, WORDS, WORDS_OF_VERB
 from deepinfer.config.coerce import union_members
+from deepinfer.config.errors import Refused
 from deepinfer.config.keys import ANY, leaf_keys, places
 from deepinfer.config.misnamed import options_of
+from deepinfer.config.paths import user_path
 from deepinfer.config.specs import Spec
 
 GROUPS = tuple(group for group in Spec.__struct_fields__ if group != "task")  # the verb is the task
@@ -61,7 +63,8 @@ def _values(word: str, verb: str | None, folder: Path | None) -> Iterator[str]:
     done, comma, _ = value.rpartition(",")
     name = key.lstrip("+")
     if name in WORDS:
-        values = WORDS[name] if verb is None or name in WORDS_OF_VERB.get(verb, ()) else ()
+        taken = verb is None or name in WORDS_OF_VERB.get(verb, ())
+        values = (tuple(_explained()) if name == "explain" else WORDS[name]) if taken else ()
     elif name.partition("@")[0] in Spec.__struct_fields__:
         group = name.partition("@")[0]
         own = sorted(path.stem for path in (folder / group).glob("*.yaml")) if folder else []
@@ -69,6 +72,12 @@ def _values(word: str, verb: str | None, folder: Path | None) -> Iterator[str]:
     else:
         values = tuple(_words_of(leaf_keys().get(name)))
     yield from (f"{key}={done}{comma}{value}" for value in values)
+
+
+def _explained() -> Iterator[str]:
+    """Groups and keys: what `explain=` takes in any plan."""
+    yield from GROUPS
+    yield from (key for key in leaf_keys() if ANY not in key)
 
 
 def _words_of(kind: Any) -> Iterator[str]:
@@ -86,5 +95,8 @@ def _folder(before: Sequence[str]) -> Path | None:
     """The folder of the user's own options, where the line names one."""
     for flag, value in pairwise(before):
         if flag in ("--config-dir", "-cd"):
-            return Path(value).expanduser()
+            try:
+                return user_path(value, flag)
+            except Refused:  # Tab says nothing
+                return None
     return None

@@ -5,21 +5,25 @@ from typing import Any
 
 import msgspec
 
+from deepinfer.cli.decided import decision_of
 from deepinfer.cli.parts import Part, parts_of
 from deepinfer.cli.what_if import Settled, Tried, tries
+from deepinfer.cli.words import words_of
 from deepinfer.config.argv import Invocation
 from deepinfer.config.convert import show
 from deepinfer.config.errors import Problem, Refused, nearest
 from deepinfer.config.history import Origin
 from deepinfer.config.keys import text_keys
-from deepinfer.config.misnamed import options_of
+from deepinfer.config.misnamed import explainable, options_of
 from deepinfer.config.neighbours import neighbours, other_options
 from deepinfer.config.provenance import Provenance, trace
 from deepinfer.config.specs import Spec
+from deepinfer.plan.quantities import size
 from deepinfer.plan.types import Decision, Plan
 
 LABEL = 10  # columns
 PRIMARY = "conf/config.yaml"  # where every group's default option is chosen
+SOURCED = ("source", "date", "note")  # what stands beside the value of a figure from elsewhere
 NOT_TRIED = ("task",)  # groups of which another option is another program
 
 
@@ -37,6 +41,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     value: str
     asked: str = ""
     origin: str = ""
+    source: str = ""  # of a figure: who published or measured it, and when
     chosen: str = ""  # by whom the option whose file says so
     replaced: tuple[Former, ...] = ()
     because: str = ""
@@ -52,6 +57,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         second = f"{self.second}{f': {self.estimate}' if self.estimate else ''}"
         rows = [
             ("asked", f"{self.asked} ({self.origin})" if self.origin else ""),
+            ("source", self.source),
             ("through", self.chosen),
             *(("replaced", f"{former.value} ({former.origin})") for former in self.replaced),
             ("because", self.because),
@@ -62,7 +68,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         told = [(label, row) for label, row in rows if row]
         told += [row for each in self.tried for row in each.rows()]
         told += [("tried", f"nothing: {self.not_tried}")] if self.not_tried else []
-        return "\n".join([f"{self.key} = {self.value}", *(f"  {label:<{LABEL}}{row}" for label, row in told)])
+        in_words = f" ({size(int(self.value), 4)})" if self.key.endswith("_bytes") and self.value.isdecimal() else ""
+        return "\n".join([f"{self.key} = {self.value}{in_words}", *(f"  {label:<{LABEL}}{row}" for label, row in told)])
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,18 +97,57 @@ def explain(key: str, spec: Spec, invocation: Invocation, settled: Settled | Non
     provenance = trace(invocation.overrides, invocation.texts, invocation.config_dir)
     scene = Scene(invocation=invocation, provenance=provenance, settled=settled)
     values = _flat(msgspec.to_builtins(spec))
-    parts = parts_of(settled.plan) if settled else {}
+    parts = all_parts(settled.plan) if settled else {}
     if group := _group(key, invocation.choices):
         section = [part for name, part in parts.items() if name.startswith(f"{key}.") and name not in values]
         return [_of_group(group, scene), *(_of_part(part, scene, vary=False) for part in section)]
     if leaves := [name for name in values if name == key or name.startswith(f"{key}.")]:
-        return [_of_key(name, values[name], scene, vary=_varies(name, key)) for name in leaves]
-    if found := [part for name, part in parts.items() if key in _names(name)]:
+        beside = _beside(values, leaves)
+        told = [name for name in leaves if name not in beside]
+        return [_of_key(name, values, scene, vary=_varies(name, key)) for name in told]
+    if found := parts_called(key, parts):
         return [_of_part(part, scene, vary=len(found) == 1) for part in found]
-    sections = dict.fromkeys(name.partition(".")[0] for name in parts)
-    close = nearest(key, [*values, *invocation.choices, *parts, *sections])
+    if homes := [name for name in values if name.rpartition(".")[2] == key]:  # the last name of a key is enough
+        return [_of_key(name, values, scene, vary=len(homes) == 1) for name in homes]
+    raise Refused([_unknown(key, [*values, *invocation.choices, *(name for part in parts for name in _names(part))])])
+
+
+def all_parts(plan: Plan) -> dict[str, Part]:
+    """What a plan has, and under which words its text speaks of it."""
+    parts = parts_of(plan)
+    named = {name.partition(".")[0] + "." + name.rpartition(".")[2] for name in parts}
+    return parts | {part.key: part for part in words_of(plan) if part.key not in named}
+
+
+def parts_called(word: str, parts: dict[str, Part]) -> list[Part]:
+    """The parts that a word of a plan's text or data may mean, such as "a user" or "usable_bytes"."""
+    name = word.strip().replace(" ", "_")
+    for asked in (name, name.removesuffix("_bytes")):
+        if found := [part for key, part in parts.items() if asked in _names(key)]:
+            return found
+    return []
+
+
+def _unknown(key: str, known: Sequence[str]) -> Problem:
+    """A word that is no key here: another engine's, or a slip."""
+    why, ours = explainable(key)
+    close = ours or nearest(key, known)
     fix = f"plan explain={close}" if close else ""
-    raise Refused([Problem(asked=f"explain={key}", found="no such key in this configuration", fix=fix)])
+    return Problem(asked=f"explain={key}", found="no such key in this configuration", why=why, fix=fix)
+
+
+def _beside(values: dict[str, Any], leaves: Sequence[str]) -> set[str]:
+    """Of several leaves those that only say where another one, the figure, comes from."""
+    figures = [name.removesuffix("value") for name in leaves if name.endswith(".value")]
+    return {f"{figure}{name}" for figure in figures for name in SOURCED if f"{figure}{name}" in values}
+
+
+def _source(key: str, values: dict[str, Any]) -> str:
+    """Who says so, when, and what they add; empty for all but figures."""
+    if not key.endswith(".value"):
+        return ""
+    source, date, note = (values.get(f"{key.removesuffix('value')}{name}") or "" for name in SOURCED)
+    return "; ".join(filter(None, (", ".join(filter(None, (source, date))), note)))
 
 
 def _varies(name: str, key: str) -> bool:
@@ -124,7 +170,7 @@ def _names(name: str) -> set[str]:
 
 def _of_group(group: str, scene: Scene) -> Explanation:
     option = scene.invocation.choices[group]
-    decision = _decision(group, option, scene.plan)
+    decision, _ = decision_of(group, option, scene.plan)
     now = decision.value if decision else option
     others = [name for name in other_options(option, options_of(group.partition("@")[0])) if name != now]
     return Explanation(
@@ -137,14 +183,16 @@ def _of_group(group: str, scene: Scene) -> Explanation:
     )
 
 
-def _of_key(key: str, value: Any, scene: Scene, *, vary: bool) -> Explanation:
-    decision = _decision(key, value, scene.plan)
-    others = neighbours(key, value, _plain(decision.value) if decision else None)
+def _of_key(key: str, values: dict[str, Any], scene: Scene, *, vary: bool) -> Explanation:
+    value = values[key]
+    decision, around = decision_of(key, value, scene.plan)
+    others = neighbours(key, value, around)
     origins = scene.provenance.of(key)
     return Explanation(
         key=key,
         value=decision.value if decision else show(value),
         **_asked(origins, show(value)),
+        source=_source(key, values),
         chosen=_through(key, origins, scene),
         **_settled(decision),
         tried=scene.tries(key, others) if vary else (),
@@ -170,36 +218,6 @@ def _settled(decision: Decision | None) -> dict[str, Any]:
     if decision is None:
         return {}
     return {"because": decision.rule, "second": decision.runner_up, "estimate": decision.estimate}
-
-
-def _decision(key: str, asked: Any, plan: Plan | None) -> Decision | None:
-    """How an "auto" was settled, be it under the key itself or as a consequence of another one."""
-    if plan is None:
-        return None
-    if found := next((decision for decision in plan.decisions if decision.key == key), None):
-        return found
-    if asked != "auto":
-        return None
-    pool = plan.memory[-1].item("kv_pool").num_bytes
-    block = f"{plan.model.padded_block_bytes:,} B"
-    follows = {
-        "cache.num_blocks": (f"{plan.capacity.num_blocks}", f"as many blocks of {block} as cache.memory_bytes holds"),
-        "cache.memory_bytes": (f"{pool}", f"{plan.capacity.num_blocks:,} blocks of {block}"),
-        "model.max_model_len": (f"{plan.model.max_model_len}", "as long as the model and the cache allow"),
-    }
-    if key == "model.name":
-        return _decision("model", asked, plan)
-    return Decision(key=key, value=follows[key][0], rule=follows[key][1]) if key in follows else None
-
-
-def _plain(text: str) -> Any:
-    """The number that a decision names, else its text."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _through(key: str, origins: tuple[Origin, ...], scene: Scene) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 from deepinfer.cli.streams import printable_json
 from deepinfer.config.errors import ExitCode, Problem, Refused
+from deepinfer.config.paths import user_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +67,7 @@ def check_file(plan: Plan, invocation: Invocation, *, thinking: bool, asked: fro
 
 
 def _paths(prompts: str, output: str | None) -> tuple[Path, Path | None]:
-    return Path(prompts).expanduser(), Path(output).expanduser() if output else None
+    return user_path(prompts, "prompts"), user_path(output, "output") if output else None
 
 
 def _settings(plan: Plan, thinking: bool, asked: frozenset[str]) -> str:
@@ -96,7 +97,10 @@ def path_problems(prompts: str | None, output: str | None) -> list[Problem]:
         return [Problem(asked=f"output={output}", found="no prompts= to go with it", why=why, fix="prompts=FILE")]
     if not prompts:
         return []
-    source, target = _paths(prompts, output)
+    try:
+        source, target = _paths(prompts, output)
+    except Refused as refused:
+        return list(refused.problems)
     problems = []
     if prompts == "-" and not source.is_file():
         why = "the file is read more than once; one prompt comes from stdin with prompt=-"

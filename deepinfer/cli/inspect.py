@@ -4,7 +4,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -13,9 +12,12 @@ from deepinfer.cli.completion import candidates
 from deepinfer.config.argv import CommandLine
 from deepinfer.config.compose import hydra_of_our_own
 from deepinfer.config.env import foreign
-from deepinfer.config.errors import ExitCode
+from deepinfer.config.errors import ExitCode, Problem, Refused, listed, nearest
 from deepinfer.config.overrides import Groups, prepare
+from deepinfer.config.paths import user_path
 from deepinfer.config.quoting import quoted
+
+SHELLS = ("bash", "zsh", "fish")
 
 
 @hydra.main(version_base="1.3", config_path="pkg://deepinfer.conf", config_name="config")
@@ -25,12 +27,19 @@ def _show(_: Any) -> None:
 
 def complete(argv: Sequence[str]) -> int:
     """Shell completion: Hydra writes the function to install; what that asks for, for each key press, is answered here."""
-    asked = next((text.removeprefix("query=") for text in argv if text.startswith("query=")), None)
-    if asked is None:
-        return _with_argv(argv)
+    wanted = [text for text in argv if text.startswith(("install=", "uninstall=", "query="))]
+    if len(wanted) != 1:
+        missing, fix = "nothing to install is named", "deepinfer -sc install=bash"
+        raise Refused([Problem(asked=" ".join(argv), found=missing, why="a shell is named after it", fix=fix)])
+    what, _, shell = wanted[0].partition("=")
+    if shell not in SHELLS:
+        close, why = nearest(shell, SHELLS) or SHELLS[0], f"there are {listed(SHELLS)}"
+        raise Refused([Problem(asked=wanted[0], found="no such shell", why=why, fix=f"deepinfer -sc {what}={close}")])
+    if what != "query":
+        return _with_argv(["-sc", *wanted])  # a verb would be an override to Hydra
     line = foreign()
     found = candidates(line.comp_line[: line.comp_point])
-    print(("\n" if asked == "fish" else " ").join(found))
+    print(("\n" if shell == "fish" else " ").join(found))
     return ExitCode.OK
 
 
@@ -40,7 +49,7 @@ def view(line: CommandLine) -> int:
     with hydra_of_our_own() as loader:
         ready, problems = prepare(line.overrides, Groups(loader, config_dir))
     assert not problems, "the command line was checked before"
-    folder = ["--config-dir", str(Path(config_dir).expanduser().absolute())] if config_dir else []
+    folder = ["--config-dir", str(user_path(config_dir, "--config-dir").absolute())] if config_dir else []
     texts = ["++" + quoted(key, text.replace("${", "\\${")) for key, text in line.texts.items()]
     return _with_argv([*_shown(line), *folder, *ready, *texts])
 

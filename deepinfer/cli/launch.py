@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from msgspec import structs
 
@@ -11,6 +10,7 @@ from deepinfer.cli.launch_folder import write_folder
 from deepinfer.config.argv import Invocation
 from deepinfer.config.errors import ExitCode
 from deepinfer.config.facts import probe
+from deepinfer.config.paths import user_path
 from deepinfer.config.runnable import MAX_RANKS, NOT_BUILT, unbuilt
 from deepinfer.config.specs import Spec
 from deepinfer.config.tasks import Launch
@@ -31,11 +31,12 @@ def run(spec: Spec, invocation: Invocation) -> int:
     assert isinstance(spec.task, Launch), "this is the verb of this task"
     plan = resolve(spec, probe(spec), invocation.choices)
     plan = structs.replace(plan, task=spec.task.run, model=_absolute(plan))
-    rendered = render(plan, spec.launcher, spec.cluster)
+    lacks = _lacks(plan, spec)
+    rendered = render(plan, spec.launcher, spec.cluster, lacks)
     if invocation.out is not None:
-        write_folder(Path(invocation.out).expanduser(), rendered.files)
-    print("\n".join(_told(plan, rendered, invocation.out)))
-    for line in _will_refuse(plan, spec):
+        write_folder(user_path(invocation.out, "out"), rendered.files)
+    print("\n".join(_told(plan, rendered, invocation.out, lacks)))
+    for line in (*_will_refuse(lacks), *rendered.warnings):
         print(f"deepinfer: {line}", file=sys.stderr)
     return ExitCode.OK
 
@@ -45,15 +46,17 @@ def _absolute(plan: Plan) -> ModelPlan:
     model = plan.model
     if model.source != "folder":
         return model
-    return structs.replace(model, location=str(Path(model.location).expanduser().absolute()))
+    return structs.replace(model, location=str(user_path(model.location, "model.path").absolute()))
 
 
-def _told(plan: Plan, rendered: Rendered, out: str | None) -> Iterator[str]:
+def _told(plan: Plan, rendered: Rendered, out: str | None, lacks: tuple[str, ...]) -> Iterator[str]:
     layout = plan.layout
     ranks, nodes = (
         f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((layout.num_ranks, "rank"), (layout.num_nodes, "node"))
     )
     yield _line("launch", f"{plan.model.name}: {ranks} on {nodes}, task {plan.task}, plan {plan.rank_digest}")
+    if lacks:
+        yield _line("state", "NOT RUNNABLE with this version, and every file says so; the reason is on stderr")
     sizes = {name: len(text.encode()) for name, text in rendered.files.items()}
     yield _line(
         "wrote" if out else "would", f"{'' if out else 'write '}{len(sizes) + 1} files{f' to {out}' if out else ''}"
@@ -68,7 +71,7 @@ def _told(plan: Plan, rendered: Rendered, out: str | None) -> Iterator[str]:
         yield _line("type", step)
     if len(steps) > SHOWN + 1:
         yield _line("type", f"… and {len(steps) - SHOWN - 1} more, on their nodes: see README.md")
-    for note in rendered.notes:
+    for note in (*rendered.warnings, *rendered.notes):
         yield _line("note", note)
 
 
@@ -76,11 +79,15 @@ def _line(section: str, text: str) -> str:
     return f"{section:<{SECTION}}{text}".rstrip()
 
 
-def _will_refuse(plan: Plan, spec: Spec) -> Iterator[str]:
-    """What this version of deepinfer has no code for: the files are right, and its ranks would refuse by name."""
+def _lacks(plan: Plan, spec: Spec) -> tuple[str, ...]:
+    """What the plan asks for and this version of deepinfer has no code for."""
     asked = [f"task.run={plan.task}"] if plan.task in NOT_BUILT["task.kind"] else []
     asked += [] if is_simulated(plan) else [problem.asked for problem in unbuilt(spec)]
     if plan.layout.num_ranks > MAX_RANKS:
         asked.append(f"parallel: {plan.layout.num_ranks} ranks")
-    if asked:
-        yield f"the ranks of this version will refuse to start: it has no code for {', '.join(dict.fromkeys(asked))}"
+    return tuple(dict.fromkeys(asked))
+
+
+def _will_refuse(lacks: tuple[str, ...]) -> Iterator[str]:
+    if lacks:
+        yield f"the ranks of this version will refuse to start: it has no code for {', '.join(lacks)}"

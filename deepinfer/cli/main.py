@@ -3,22 +3,29 @@
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import cast
 
 from msgspec import structs
 
+from deepinfer.cli.line import checked, misplaced_words, with_verb
 from deepinfer.cli.refusal import refuse
 from deepinfer.cli.streams import prepare_streams
 from deepinfer.cli.termination import Termination
 from deepinfer.config import argv
-from deepinfer.config.argv import VERBS, WORDS_OF_VERB, CommandLine, Invocation
+from deepinfer.config.argv import VERBS, CommandLine, Invocation
 from deepinfer.config.errors import ExitCode, Problem, Refused, listed
 from deepinfer.config.runnable import NOT_BUILT
 from deepinfer.config.specs import Spec
 
 Verb = Callable[[Spec, Invocation], int]
+INSTEAD = {  # a verb that is not built yet → what does the nearest thing
+    "serve": "deepinfer prompts=in.jsonl output=out.jsonl",
+    "run_batch": "deepinfer prompts=in.jsonl output=out.jsonl",
+    "chat": "deepinfer prompt='What is 1 + 1?'",
+    "simulate": "deepinfer plan",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,7 +77,7 @@ def _run(arguments: Sequence[str]) -> int:
     if "task=rank" in line.overrides:
         from deepinfer.cli.rank import run as run_rank  # a rank composes nothing
 
-        return run_rank(line, list(_misplaced_words("rank", line)))
+        return run_rank(line, list(misplaced_words("rank", line)))
     if line.has_flag("--multirun", "-m"):
         from deepinfer.cli.sweep import sweep
 
@@ -97,50 +104,12 @@ def _version() -> int:
     return ExitCode.OK
 
 
-def with_verb(line: CommandLine) -> CommandLine:
-    """The same line with its verb as an override: `serve x=y` is `x=y task=serve`."""
-    if line.verb is None:
-        return line
-    problems = [
-        Problem(asked=f"{line.verb} {text}", found="two tasks", why="the verb is the task", fix=text.partition("=")[2])
-        for text in line.overrides
-        if text.lstrip("+").startswith("task=") and text.partition("=")[2] != line.verb
-    ]
-    overrides = (*(text for text in line.overrides if not text.startswith("task=")), f"task={line.verb}")
-    return structs.replace(line, overrides=overrides, problems=(*line.problems, *problems))
-
-
-def checked(line: CommandLine) -> tuple[Spec, dict[str, str]]:
-    """The Spec of a line and the chosen options. Raises Refused with all that is wrong with it."""
-    from deepinfer.cli.generate_file import path_problems
-    from deepinfer.config.compose import read  # Hydra takes a quarter of a second to import
-
-    verb = line.verb or next((text[5:] for text in line.overrides if text.startswith("task=")), "generate")
-    try:
-        return read(line, list(_misplaced_words(verb, line)), config_dir=line.flag_value("--config-dir", "-cd"))
-    except Refused as refused:
-        words = line.words if verb == "generate" else {}
-        raise Refused([*refused.problems, *path_problems(words.get("prompts"), words.get("output"))]) from refused
-
-
-def _misplaced_words(verb: str, line: CommandLine) -> Iterator[Problem]:
-    """Strings of other verbs, and strings that exclude each other."""
-    for word, value in line.words.items():
-        takers = [taker for taker, words in WORDS_OF_VERB.items() if word in words]
-        if verb in VERBS and verb not in takers:
-            why, fix = f"it belongs to {listed(takers)}", f"{takers[0]} {word}={value}"
-            yield Problem(asked=f"{word}={value}", found=f"{verb} takes no {word}=", why=why, fix=fix)
-    if {"prompt", "prompts"} <= line.words.keys():
-        yield Problem(asked="prompt= and prompts=", found="two sources of prompts", why="one would be lost")
-
-
 def _call(line: CommandLine, spec: Spec, choices: dict[str, str]) -> int:
     verb = spec.task.kind
     if verb in NOT_BUILT["task.kind"]:
         built = listed(name for name in VERBS if name not in NOT_BUILT["task.kind"])
-        why = f"built are {built}"
-        problem = Problem(asked=verb, found="this version has no such verb yet", why=why, code=ExitCode.OTHER)
-        raise Refused([problem])
+        found, why = "this version has no such verb yet", f"built are {built}"
+        raise Refused([Problem(asked=verb, found=found, why=why, fix=INSTEAD[verb], code=ExitCode.OTHER)])
     run = cast(Verb, import_module(f"deepinfer.cli.{verb}").run)
     folder = line.flag_value("--config-dir", "-cd")
     asked = Invocation(verb=verb, overrides=line.overrides, choices=choices, texts=line.texts, config_dir=folder)

@@ -6,6 +6,9 @@ from deepinfer.config.misnamed import options_of
 from deepinfer.config.neighbours import other_options
 from deepinfer.plan.changes import shown
 from deepinfer.plan.compare import bound_of
+from deepinfer.plan.cost.types import Figure
+from deepinfer.plan.ledger import OF
+from deepinfer.plan.quantities import duration, quantity
 from deepinfer.plan.types import Node, Plan
 
 
@@ -93,9 +96,20 @@ def _capacity(plan: Plan) -> list[Part]:
     ]
 
 
+def _model(figure: Figure) -> str:
+    """ "by the calibrated model", and whose shares it took where the chip has none of its own."""
+    whose = f", with the shares of {figure.stand_in}" if figure.stand_in and figure.label != "roofline" else ""
+    return f"by the {figure.label} model{whose}"
+
+
 def _cost(plan: Plan) -> list[Part]:
+    terms = _terms(plan)
     figures = [
-        Part(key=f"cost.{figure.name}", value=shown(figure.value, figure.unit), because=f"by the {figure.label} model")
+        Part(
+            key=f"cost.{figure.name}",
+            value=shown(figure.value, figure.unit),
+            because="; ".join(filter(None, (terms.get(figure.name), _model(figure)))),
+        )
         for figure in plan.cost.headline
     ]
     bounds = [
@@ -106,8 +120,41 @@ def _cost(plan: Plan) -> list[Part]:
     return [*figures, *bounds]
 
 
+def _terms(plan: Plan) -> dict[str, str]:
+    """Headline figure → what it is made from; a term after the other, so that it can be reckoned again."""
+    prefill, decode = plan.cost.prefill, plan.cost.decode
+    if prefill is None or decode is None:
+        return {}
+    first, last = (plan.layout.roles[index].context for index in (0, -1))
+    point, share = decode.point, plan.cost.decode_share
+    step = duration(point.steps[-1].time_s, 4)
+    accepted = f"{quantity(decode.accepted_tokens)} accepted {'tokens' if decode.accepted_tokens > 1 else 'token'}"
+    shared = f" ÷ {last} context ranks" if last > 1 else ""
+    rate = {figure.name: quantity(figure.value) for figure in plan.cost.headline}
+    computed, whole = quantity(prefill.computed_tokens), f"{prefill.prompt_tokens:,}"
+    turns = f" × {share:.3g} of the time, the rest is for prompts" if share < 1 else ""
+    return {
+        "prefill_tokens_per_s_per_gpu": (
+            f"{quantity(prefill.step_tokens)} computed tokens ÷ {duration(prefill.steps[-1].time_s, 4)} of a step"
+            + (f" ÷ {first} context ranks" if first > 1 else "")
+        ),
+        "prompt_tokens_per_s_per_gpu": (
+            f"{rate['prefill_tokens_per_s_per_gpu']} computed tokens/s × {whole} tokens of a prompt ÷ {computed} of them "
+            "that are computed"
+        ),
+        "decode_tokens_per_s_per_gpu": f"{point.sequences:,} sequences × {accepted} ÷ {step} of a step{shared}",
+        "tokens_per_s_per_user": f"{accepted} ÷ {step} of a step that {point.sequences:,} sequences share{turns}",
+        "tokens_per_s_per_gpu": (
+            f"prompt and answer tokens of a request ÷ the time that both take of a rank, at "
+            f"{rate['prefill_tokens_per_s_per_gpu']} computed and {rate['decode_tokens_per_s_per_gpu']} answer tokens/s"
+        ),
+        "ttft_s": f"{computed} of {whole} tokens of one prompt computed on an idle engine, no queue",
+    }
+
+
 def _decisions(plan: Plan) -> list[Part]:
     return [
         Part(key=decision.key, value=decision.value, because=decision.rule, second=decision.runner_up)
         for decision in plan.decisions
+        if OF not in decision.key
     ]

@@ -1,19 +1,21 @@
 """`plan diff=FILE`: this plan against one that was written earlier by `plan format=json` or `launch`."""
 
 import sys
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from deepinfer.config.argv import Invocation
 from deepinfer.config.errors import Problem, Refused
+from deepinfer.config.json_file import parse_object, printable, shown
+from deepinfer.config.paths import user_path
 from deepinfer.config.provenance import Provenance, trace
-from deepinfer.plan.changes import SECTION, lines
+from deepinfer.plan.changes import NOISE, SECTION, lines, notable
 from deepinfer.plan.compare import SECTIONS, Change, compare
+from deepinfer.plan.quantities import counted
 from deepinfer.plan.types import Plan
 
 STDIN = "-"
+AGAIN = "deepinfer plan … format=json > plan.json"
 MAX_BYTES = 256 * 2**20  # of a plan file; a plan of 10,000 ranks has a few
 
 
@@ -29,9 +31,16 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         """The differences for people."""
         if self.same:
             return f"{'same':<{SECTION}}{self.file} is this plan"
-        count = f"{len(self.changes)} thing{'s' * (len(self.changes) > 1)}"
-        head = f"{'diff':<{SECTION}}{self.file} → this plan: {count} changed"
-        return "\n".join([head, *lines(self.changes, remarks=self.origins)])
+        told, hidden = notable(self.changes)
+        noise = f"; {hidden} by less than {NOISE:.2%}, not shown" if hidden else ""
+        head = f"{'diff':<{SECTION}}{self.file} → this plan: {counted(len(told), 'thing')} changed{noise}"
+        return "\n".join([head, *lines([_printable(change) for change in told], remarks=self.origins)])
+
+
+def _printable(change: Change) -> Change:
+    """A change as a terminal may show it: what a file holds never speaks to the terminal."""
+    before, after = (printable(side) if isinstance(side, str) else side for side in (change.before, change.after))
+    return msgspec.structs.replace(change, key=printable(change.key), before=before, after=after)
 
 
 def difference(file: str, invocation: Invocation, plan: Plan) -> Difference:
@@ -49,16 +58,48 @@ def difference(file: str, invocation: Invocation, plan: Plan) -> Difference:
 
 def _read(file: str) -> Plan:
     content = _content(file)
+    here = sys.modules["deepinfer"].__version__
     try:
-        return Plan.from_json(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused([_no_plan(file, content, str(error))]) from error
+        data = parse_object(content)
+        version = data.get("deepinfer")
+        if "layout" not in data or version is None:
+            raise ValueError("it holds JSON, but no plan")
+        if version != here:
+            found, why = (
+                f"a plan of deepinfer {shown(str(version))}, and this is {here}",
+                "only plans of one version compare",
+            )
+            raise Refused(
+                [Problem(asked=f"diff={file}", found=found, why=why, fix=f"{AGAIN} (once more, with this one)")]
+            )
+        plan = Plan.from_json(content)
+        if lacks := _lacks(plan):
+            raise ValueError(f"{lacks} is empty, which no plan has")
+    except Refused:
+        raise
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        found = "the file is empty" if not content.strip() else printable(str(error).partition("\n")[0])
+        why = "a plan is written by format=json, and not edited"
+        raise Refused([Problem(asked=f"diff={file}", found=found, why=why, fix=AGAIN)]) from error
+    return plan
+
+
+def _lacks(plan: Plan) -> str:
+    """A list that every plan has entries in, where this one has none."""
+    costs = {
+        "cost.prefill.steps": plan.cost.prefill,
+        "cost.decode.point.steps": plan.cost.decode.point if plan.cost.decode else None,
+    }
+    without = (name for name, cost in costs.items() if cost is not None and not cost.steps)
+    return next(without, "") if plan.layout.roles else "layout.roles"
 
 
 def _content(file: str) -> bytes:
     if file == STDIN:
+        if sys.stdin is None:
+            raise Refused([Problem(asked="diff=-", found="standard input is closed", fix="diff=FILE")])
         return sys.stdin.buffer.read()
-    path = Path(file).expanduser()
+    path = user_path(file, "diff")
     fix = f"deepinfer plan … format=json > {file}"
     try:
         if path.is_dir():
@@ -73,19 +114,3 @@ def _content(file: str) -> bytes:
             raise
         found = f"the file cannot be read: {getattr(error, 'strerror', None) or error}"
         raise Refused([Problem(asked=f"diff={file}", found=found, fix=fix)]) from error
-
-
-def _no_plan(file: str, content: bytes, error: str) -> Problem:
-    """Why a file is no plan: another version's, no JSON at all, or something else."""
-    asked, fix = f"diff={file}", "deepinfer plan … format=json > plan.json"
-    try:
-        data: Any = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        found = "the file is empty" if not content.strip() else "the file is not JSON"
-        return Problem(asked=asked, found=found, why="a plan is written by format=json", fix=fix)
-    if not (isinstance(data, dict) and "deepinfer" in data and "layout" in data):
-        return Problem(asked=asked, found="it holds JSON, but no plan", why="a plan is written by format=json", fix=fix)
-    here = sys.modules["deepinfer"].__version__
-    found = f"a plan of deepinfer {data['deepinfer']}, and this is {here}"
-    why = f"the two describe a plan differently: {error.splitlines()[0]}"
-    return Problem(asked=asked, found=found, why=why, fix=f"{fix} (once more, with this version)")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from deepinfer.cli.out_folder import naming
 from deepinfer.config.errors import ExitCode
 from deepinfer.plan.cost.types import Figure
 
 SETTLED = (ExitCode.OK, ExitCode.CONFIG, ExitCode.PLAN, ExitCode.MEMORY)  # which a second run would end in again
 FILE = "points.jsonl"
-_MEASURED = (  # keys of a bench's line that become columns
+MEASURED = (  # keys of a bench's line that become columns
     "request_throughput",
     "output_throughput",
     "mean_ttft_ms",
@@ -37,6 +40,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         str, float
     ] = {}  # num_ranks, memory_bytes of the fullest rank, cache_tokens of a rank; or measured keys
     figures: tuple[Figure, ...] = ()
+    curve: tuple[tuple[float, float], ...] = ()  # tokens/s of a user and of a GPU, at fewer to more sequences
+    model: str = ""  # that was planned or measured
+    printed: str = ""  # file with the stdout of its run, in the folder; empty where it had none of its own
     versions: dict[str, str] = {}
 
     @property
@@ -67,13 +73,26 @@ def read_points(folder: Path) -> dict[str, Point]:
 
 
 def append_point(folder: Path, point: Point) -> None:
-    """Add one line; what a kill left without an end gets one first."""
+    """Add one line; what a kill left without an end gets one first. Raises Refused where it cannot be written; the
+    file is then as it was."""
     path = folder / FILE
-    with path.open("ab+") as file:
-        if file.tell():
+    with naming(path), path.open("ab+", buffering=0) as file:
+        size, line = file.tell(), msgspec.json.encode(point) + b"\n"
+        if size:
             file.seek(-1, 2)
-            file.write(b"" if file.read(1) == b"\n" else b"\n")
-        file.write(msgspec.json.encode(point) + b"\n")
+            line = line if file.read(1) == b"\n" else b"\n" + line
+        try:
+            _write_all(file, line)
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(size)
+            raise
+
+
+def _write_all(file: RawIOBase, line: bytes) -> None:
+    """A full disk takes a part of a line first, and refuses only the rest."""
+    while line:
+        line = line[file.write(line) or 0 :]
 
 
 def exit_code_of(points: Iterable[Point]) -> int:
@@ -90,13 +109,25 @@ def facts_of(result: dict[str, Any]) -> dict[str, float]:
             "memory_bytes": max(memory["device_bytes"] for memory in result["memory"]),
             "cache_tokens": result["capacity"]["tokens"],
         }
-    return {name: result[name] for name in ("num_ranks", *_MEASURED) if result.get(name) is not None}
+    return {name: result[name] for name in ("num_ranks", *MEASURED) if result.get(name) is not None}
+
+
+def model_of(result: dict[str, Any]) -> str:
+    """The name of the model that a plan or a bench's line is about."""
+    model = result.get("model")
+    return str(model["name"] if isinstance(model, dict) else result.get("model_id", ""))
 
 
 def figures_of(result: dict[str, Any]) -> tuple[Figure, ...]:
     """The headline of a plan's cost, or of a bench's line."""
     headline = result.get("headline", result.get("cost", {}).get("headline", ()))
     return msgspec.convert(headline, tuple[Figure, ...])
+
+
+def curve_of(result: dict[str, Any]) -> tuple[tuple[float, float], ...]:
+    """What a plan's two rates would be with fewer sequences; empty for a bench, which measures one number of them."""
+    tradeoff = result.get("cost", {}).get("tradeoff", ())
+    return tuple((each["tokens_per_s_per_user"], each["tokens_per_s_per_gpu"]) for each in tradeoff)
 
 
 def first_sentence(said: str) -> str:

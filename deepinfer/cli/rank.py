@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -43,6 +43,8 @@ def run(line: CommandLine, problems: Sequence[Problem] = ()) -> int:
     if problems:
         raise Refused(problems)
     place = foreign()
+    if problems := list(_variable_problems(place)):
+        raise Refused(problems)  # of this process alone
     try:
         plan = read_plan(line.words["plan"])
         world = _world(plan, line.words["role"], line.words["replica"])
@@ -81,6 +83,22 @@ def _line_problems(line: CommandLine) -> list[Problem]:
     return problems
 
 
+def _variable_problems(place: Foreign) -> Iterator[Problem]:
+    """What no launcher sets: other ranks may have got it right, so this one speaks for itself."""
+    fix = "start it by the files of deepinfer launch, as they are"
+    for name, text in place.not_numbers.items():
+        why = "ranks and ports are whole numbers from 0"
+        yield Problem(asked=f"{name}={text!r}", found="no whole number", why=why, fix=fix, code=ExitCode.PLAN)
+    for name, number, of, size in (
+        ("RANK", place.rank, "WORLD_SIZE", place.world_size),
+        ("LOCAL_RANK", place.local_rank, "LOCAL_WORLD_SIZE", place.local_world_size),
+    ):
+        if number is not None and size is not None and number >= size:
+            why = f"{size} ranks count from 0 to {size - 1}" if size else "there is no rank in none"
+            found = f"{of} is {size}"
+            yield Problem(asked=f"{name}={number}", found=found, why=why, fix=fix, code=ExitCode.PLAN)
+
+
 def _world(plan: Plan, role: str, replica: str) -> World:
     worlds = worlds_of(plan)
     for world in worlds:
@@ -93,7 +111,7 @@ def _world(plan: Plan, role: str, replica: str) -> World:
 def _check_world_size(world: World, place: Foreign) -> None:
     """The process group is as large as the replica. A replica of one rank needs nobody to say so."""
     alone = world.size == 1 and place.rank is None and place.world_size is None
-    if alone or (place.world_size == world.size and place.rank is not None and place.rank < world.size):
+    if alone or (place.world_size == world.size and place.rank is not None):
         return
     found = {"RANK": place.rank, "WORLD_SIZE": place.world_size}
     said = " and ".join(f"{name} is {'not set' if value is None else value}" for name, value in found.items())

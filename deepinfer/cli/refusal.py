@@ -1,5 +1,6 @@
 """A refusal on its way out: text on stderr, or JSON on stdout for a CI that asked for format=json."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,11 +20,18 @@ def refuse(error: ValueError | OSError, arguments: Sequence[str]) -> int:
         from deepinfer.config.placed import placed
 
         problems = placed(problems, line.overrides, line.texts, line.flag_value("--config-dir", "-cd"))
-    if line.words.get("format") == "json":
+    text = f"deepinfer: {render_problems(problems) if problems else error}"
+    if line.words.get("format") != "json":
+        print(text, file=sys.stderr)
+        return int(code)
+    try:
         print(printable_json(problems_json(problems or [_other(error)], code)))
         sys.stdout.flush()
-    else:
-        print(f"deepinfer: {render_problems(problems) if problems else error}", file=sys.stderr)
+    except BrokenPipeError:
+        raise
+    except OSError as unwritable:  # a full disk: the people's text is left to say it with
+        print(f"deepinfer: stdout cannot be written: {unwritable.strerror}\n{text}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered has nowhere to go
     return int(code)
 
 

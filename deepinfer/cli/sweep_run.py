@@ -10,12 +10,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from subprocess import DEVNULL, Popen, TimeoutExpired
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+from deepinfer.cli.out_folder import naming
 from deepinfer.config.errors import Problem, render_problems
 
 if TYPE_CHECKING:
@@ -43,26 +44,27 @@ class _Refusal(Struct):
 
 
 class _Run:
-    """One process; `log` gets its command line and stderr, `printed` its stdout."""
+    """One process; `log` gets its command line and stderr, `printed` its stdout. It ends when this process does."""
 
     def __init__(self, number: int, job: Job, folder: Path) -> None:
         self.number, self.job = number, job
         self.log, self.printed = folder / f"{number:04d}.log", folder / f"{number:04d}.out"
         head = f"$ deepinfer {shlex.join(job.arguments)}\n".encode("utf-8", "surrogateescape")
-        with self.log.open("wb") as log, self.printed.open("wb") as out:
+        with naming(self.log), self.log.open("wb") as log, self.printed.open("wb") as out:
             log.write(head)
             log.flush()
             self._head_bytes = len(head)
             self.started_s = time.perf_counter()
-            command = [sys.executable, "-m", "deepinfer", *job.arguments]
+            command = [sys.executable, "-m", "deepinfer.cli.child", *job.arguments]
             # in a process group of its own: Ctrl-C reaches this process alone, which then tells each run once
-            self.process = Popen(command, stdin=DEVNULL, stdout=out, stderr=log, process_group=0)
+            self.process = Popen(command, stdin=PIPE, stdout=out, stderr=log, process_group=0)
 
     def ended(self) -> Ended | None:
         """What became of it; None while it runs."""
         code = self.process.poll()
         if code is None:
             return None
+        self.release()
         if code:
             self._log_refusal()
         return Ended(
@@ -74,13 +76,18 @@ class _Run:
             printed=self.printed,
         )
 
+    def release(self) -> None:
+        """Close our end of the pipe by which a run sees that this process is still there."""
+        if self.process.stdin:
+            self.process.stdin.close()
+
     def _log_refusal(self) -> None:
         """Add a refusal that came as JSON to the log, as the terminal would show it."""
         try:
             problems = msgspec.json.decode(self.printed.read_bytes(), type=_Refusal).problems
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
-        with self.log.open("a", encoding="utf-8", errors="backslashreplace") as log:
+        with naming(self.log), self.log.open("a", encoding="utf-8", errors="backslashreplace") as log:
             log.write(f"deepinfer: {render_problems(problems)}\n")
 
 
@@ -93,7 +100,8 @@ def run_jobs(
     """
     waiting = deque(enumerate(jobs, first_number))
     running: list[_Run] = []
-    folder.mkdir(parents=True, exist_ok=True)
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     try:
         while running or (waiting and go_on()):
             while waiting and len(running) < at_once and go_on():
@@ -110,14 +118,21 @@ def run_jobs(
 
 
 def _wind_up(running: list[_Run]) -> None:
-    """Interrupt runs and wait for them; kill what does not listen."""
-    for run in running:
-        with contextlib.suppress(ProcessLookupError):
-            run.process.send_signal(signal.SIGINT)
+    """Terminate runs and wait for them; kill what does not listen, and all of them at a second Ctrl-C.
+
+    Not by SIGINT: what is started in the background of a shell ignores it, and so do its children.
+    """
     ends_s = time.perf_counter() + GRACE_S
-    for run in running:
-        try:
-            run.process.wait(max(0.0, ends_s - time.perf_counter()))
-        except TimeoutExpired:
-            run.process.kill()
+    try:
+        for run in running:
+            with contextlib.suppress(ProcessLookupError):
+                run.process.send_signal(signal.SIGTERM)
+        for run in running:
+            with contextlib.suppress(TimeoutExpired):
+                run.process.wait(max(0.0, ends_s - time.perf_counter()))
+    finally:
+        for run in running:
+            with contextlib.suppress(ProcessLookupError):
+                run.process.kill()  # does nothing to what has ended
             run.process.wait()
+            run.release()

@@ -15,6 +15,8 @@ _FACTS = {  # fact → heading, unit
     "memory_bytes": ("memory", "GB a rank"),
     "cache_tokens": ("cache", "tokens a rank"),
 }
+_UNSHOWN = ("prefill_tokens_per_s_per_gpu", "prompt_tokens_per_s_per_gpu")  # are in points.jsonl: a screen is narrow
+_MOST_WHY = 80  # characters of a refusal; all of it is in points.jsonl
 _WIDE = 14  # characters of a heading that stays on one line
 _HEAD = 3  # lines of a heading: its two parts, and the unit or label
 Column = list[str]  # the heading's lines, then a cell for each point
@@ -25,10 +27,11 @@ def table(points: Sequence[Point], marked: Sequence[int] = ()) -> str:
     columns = [_column("", "", ["*" if index in marked else "" for index in range(len(points))])] if marked else []
     columns += [_swept(points, key) for key in dict.fromkeys(key for point in points for key in point.swept)]
     columns += [_fact(points, name) for name in dict.fromkeys(name for point in points for name in point.facts)]
-    columns += [_figure(points, name) for name in dict.fromkeys(fig.name for point in points for fig in point.figures)]
+    names = dict.fromkeys(figure.name for point in points for figure in point.figures)
+    columns += [_figure(points, name) for name in names if name not in _UNSHOWN]
     if any(point.failed for point in points):
         columns.append(_column("exit", "", [str(point.exit_code) if point.failed else "" for point in points]))
-        columns.append(_column("why", "", [point.refusal for point in points]))
+        columns.append(_column("why", "", [_cut(point.refusal) for point in points]))
     widths = [max(map(len, column)) for column in columns]
     numbers = [_is_number_column(column) for column in columns]
     rows = [
@@ -55,15 +58,19 @@ def dots_of(points: Sequence[Point]) -> list[Dot]:
     for point in points:
         per_gpu, per_user = point.value(GPU), point.value(USER)
         if per_gpu is not None and per_user is not None and not point.failed:
-            label = next(figure.label for figure in point.figures if figure.name == GPU)
+            label = next(figure.said for figure in point.figures if figure.name == GPU)
             name = " ".join(str(value) for value in point.swept.values())
-            dots.append(Dot(per_user=per_user, per_gpu=per_gpu, name=name, label=label))
+            dots.append(Dot(per_user=per_user, per_gpu=per_gpu, name=name, label=label, curve=point.curve))
     return dots
 
 
 def number(value: float) -> str:
     """Four digits that count, thousands apart."""
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_WHY else f"{text[: _MOST_WHY - 1]}…"
 
 
 def _column(heading: str, unit: str, cells: Sequence[str]) -> Column:
@@ -89,9 +96,9 @@ def _fact(points: Sequence[Point], name: str) -> Column:
 def _figure(points: Sequence[Point], name: str) -> Column:
     """A headline figure; its label stands under the heading where all points agree on it, else beside each number."""
     found = [next((figure for figure in point.figures if figure.name == name), None) for point in points]
-    labels = {figure.label for figure in found if figure}
+    labels = {figure.said for figure in found if figure}
     one = labels.pop() if len(labels) == 1 else ""
-    cells = [f"{number(figure.value)}{'' if one else f' {figure.label}'}" if figure else "" for figure in found]
+    cells = [f"{number(figure.value)}{'' if one else f' {figure.said}'}" if figure else "" for figure in found]
     return _column(name, one, cells)
 
 

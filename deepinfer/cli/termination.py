@@ -1,4 +1,4 @@
-"""SIGTERM as a polite Ctrl-C: what runs is wound up, results are kept, and one line says what happened."""
+"""SIGTERM and SIGHUP as a polite Ctrl-C: what runs is wound up, results are kept, and one line says what happened."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ if TYPE_CHECKING:
 
 
 class Termination:
-    """While entered, SIGTERM does what Ctrl-C does, and `asked` tells the two apart. Does nothing in other threads, or where
-    the application has a handler of its own."""
+    """While entered, SIGTERM and SIGHUP (a terminal that was closed) do what Ctrl-C does, and `asked` tells them from it.
+
+    Does nothing in other threads, or where the application has a handler of its own or ignores a signal, as nohup does.
+    """
 
     def __init__(self) -> None:
         self.asked = False
-        self._ours = False
+        self._ours: list[signal.Signals] = []
 
     def __enter__(self) -> Termination:
         in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._note)
-            self._ours = True
+        for each in (signal.SIGTERM, signal.SIGHUP) if in_main else ():
+            if signal.getsignal(each) is signal.SIG_DFL:
+                signal.signal(each, self._note)
+                self._ours.append(each)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self._ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for each in self._ours:
+            signal.signal(each, signal.SIG_DFL)
 
     def _note(self, _signal: int, frame: FrameType | None) -> None:
         self.asked = True

@@ -10,7 +10,6 @@ import json
 import shlex
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,16 +17,21 @@ from tqdm.std import tqdm  # type: ignore[import-untyped]
 
 from deepinfer import __version__
 from deepinfer.cli.help import options
+from deepinfer.cli.inputs import inputs_digest
+from deepinfer.cli.out_folder import locked_folder, naming
 from deepinfer.cli.points_file import exit_code_of
 from deepinfer.cli.streams import printable_json
-from deepinfer.cli.sweep import open_folder, tell_picture
 from deepinfer.cli.sweep_points import files_digest
 from deepinfer.cli.sweep_table import pareto_best, table
+from deepinfer.cli.sweep_told import counted, tell_picture
 from deepinfer.cli.tune_best import write_options
+from deepinfer.cli.tune_journal import JOURNAL
+from deepinfer.cli.tune_recipe import as_typed, refuse_objectives
 from deepinfer.cli.tune_space import space_of
 from deepinfer.cli.tune_study import Searching
 from deepinfer.cli.tune_trial import Bencher, Planner, fixed_overrides
 from deepinfer.config.errors import ExitCode, Problem, Refused, listed
+from deepinfer.config.paths import user_path
 from deepinfer.config.sweeps import Search
 
 if TYPE_CHECKING:
@@ -49,29 +53,37 @@ def run(spec: Spec, invocation: Invocation) -> int:
     if invocation.format not in ("text", "json"):
         asked = f"format={invocation.format}"
         raise Refused([Problem(asked=asked, found="tune prints text or json", fix="format=json")])
+    search, notes = as_typed(search, invocation.overrides)
+    for note in notes:
+        print(f"deepinfer: {note}", file=sys.stderr)
     space = space_of(search, invocation.overrides, _own_options(invocation.config_dir))
-    folder = open_folder(invocation.out)
-    evaluate = Planner(invocation) if search.over == "plan" else Bencher(invocation, folder)
-    searching = Searching(folder, search, space, evaluate, _asked(search, invocation))
+    refuse_objectives(search)
+    with locked_folder(invocation.out) as folder:
+        evaluate = Planner(invocation) if search.over == "plan" else Bencher(invocation, folder)
+        with naming(folder / JOURNAL):
+            searching = Searching(folder, search, space, evaluate, _asked(search, spec, invocation))
+        return _searched(searching, spec, invocation)
+
+
+def _searched(searching: Searching, spec: Spec, invocation: Invocation) -> int:
     try:
-        _search(searching)
+        with naming(searching.folder / JOURNAL):
+            _search(searching)
     except KeyboardInterrupt:
-        told = (
-            f"{searching.number_done} of {searching.total} points are kept; the same command with out={folder} goes on"
-        )
-        print(f"deepinfer: {told}", file=sys.stderr)
-        _report(searching, invocation)
+        kept = f"{searching.number_done} of {counted(searching.total, 'point')} are kept"
+        print(f"deepinfer: {kept}; the same command with out={searching.folder} goes on", file=sys.stderr)
+        _report(searching, spec, invocation)
         raise
-    return _report(searching, invocation)
+    return _report(searching, spec, invocation)
 
 
 def _own_options(config_dir: str | None) -> list[str]:
     """Options of the user's own folder, as "group/option"."""
-    folder = Path(config_dir).expanduser() if config_dir else None
+    folder = user_path(config_dir, "--config-dir") if config_dir else None
     return [path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml")] if folder else []
 
 
-def _asked(search: Search, invocation: Invocation) -> dict[str, Any]:
+def _asked(search: Search, spec: Spec, invocation: Invocation) -> dict[str, Any]:
     """What may not change while a search goes on; its length may."""
     recipe = json.loads(msgspec.json.encode(search))  # as the journal gives it back
     parts = ("over", "choices", "ranges", "log_ranges", "objectives", "seed")
@@ -79,13 +91,14 @@ def _asked(search: Search, invocation: Invocation) -> dict[str, Any]:
         "overrides": list(fixed_overrides(invocation.overrides, with_task_keys=True)),
         "texts": invocation.texts,
         "option files": files_digest(invocation.config_dir),
+        "input files": inputs_digest([spec], {}),
         "version": __version__,
     }
 
 
 def _search(searching: Searching) -> None:
     size = searching.space.size
-    points = f"{size:,} points" if size else "a space with ranges"
+    points = counted(size, "point") if size else "a space with ranges"
     done = f", {searching.number_at_start} of them by earlier runs" if searching.number_at_start else ""
     told = f"{points}, {searching.total} to try{done}, results in {searching.folder}"
     print(f"deepinfer: {told}", file=sys.stderr, flush=True)
@@ -94,9 +107,17 @@ def _search(searching: Searching) -> None:
         total=searching.total, initial=searching.number_at_start, unit="point", disable=quiet, leave=False
     ) as bar:
         searching.run(lambda _: bar.update())
+    left = searching.total - searching.number_done
+    if left:
+        why = (
+            f"sweep.stop_after_s={searching.search.stop_after_s:g} ended the search"
+            if searching.out_of_time
+            else "draws no longer bring new points"
+        )
+        print(f"deepinfer: {why}; {counted(left, 'point')} of {searching.total} were not tried", file=sys.stderr)
 
 
-def _report(searching: Searching, invocation: Invocation) -> int:
+def _report(searching: Searching, spec: Spec, invocation: Invocation) -> int:
     """The best points and what to type for each; the exit code of the whole."""
     search, folder = searching.search, searching.folder
     points = searching.points
@@ -111,7 +132,7 @@ def _report(searching: Searching, invocation: Invocation) -> int:
     if invocation.format == "json":
         for point in best:
             print(printable_json(msgspec.json.encode(point).decode()))
-        tell_picture(points, folder, _title(invocation))
+        tell_picture(points, folder, [spec.workload])
         return ExitCode.OK
     shown = best[:SHOWN]
     print(table(shown))
@@ -119,7 +140,7 @@ def _report(searching: Searching, invocation: Invocation) -> int:
     print(f"\nto type, best {first} first:")
     for point in shown:
         print(f"  deepinfer {shlex.join([search.over, *fixed, *point.overrides])}")
-    for line in _files(best, shown, searching, invocation):
+    for line in _files(best, shown, searching, spec, invocation):
         print(line)
     return ExitCode.OK
 
@@ -132,7 +153,9 @@ def _first_of_equals(best: list[Point], search: Search) -> list[Point]:
     return list(found.values())
 
 
-def _files(best: list[Point], shown: list[Point], searching: Searching, invocation: Invocation) -> list[str]:
+def _files(
+    best: list[Point], shown: list[Point], searching: Searching, spec: Spec, invocation: Invocation
+) -> list[str]:
     """Sentences about what lies in the folder."""
     folder = searching.folder
     many = "1 point is" if len(best) == 1 else f"{len(best)} points are"
@@ -140,7 +163,7 @@ def _files(best: list[Point], shown: list[Point], searching: Searching, invocati
     lines = [f"{beaten}; all are in {folder}/points.jsonl"]
     if len(best) > len(shown):
         lines[0] += f", the first {len(shown)} are shown"
-    picture = tell_picture(searching.points, folder, _title(invocation))
+    picture = tell_picture(searching.points, folder, [spec.workload])
     lines += [f"picture: {picture}"] if picture else []
     if invocation.config_dir is None:
         names = write_options(folder, best, searching.search.objectives, invocation)
@@ -152,9 +175,5 @@ def _tell_failed(failed: list[Point], number: int) -> None:
     codes = Counter(point.exit_code for point in failed)
     if failed:
         each = ", ".join(f"{count} with exit code {code}" for code, count in sorted(codes.items()))
-        told = f"{len(failed)} of {number} points cannot be planned or run: {each}; the first: {failed[0].refusal}"
+        told = f"{len(failed)} of {counted(number, 'point')} cannot be planned or run: {each}; the first: {failed[0].refusal}"
         print(f"deepinfer: {told}", file=sys.stderr)
-
-
-def _title(invocation: Invocation) -> str:
-    return f"deepinfer tune {' '.join(text for text in invocation.overrides if text != 'task=tune')}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from deepinfer.cli.out_folder import naming
 from deepinfer.cli.sweep_table import number
 from deepinfer.cli.tune_space import is_group
 from deepinfer.cli.tune_trial import fixed_overrides
@@ -23,14 +24,16 @@ GROUP = "best"
 def write_options(folder: Path, best: Sequence[Point], objectives: Iterable[str], invocation: Invocation) -> list[str]:
     """Write `best/trial_N.yaml` for each point, in place of those that an earlier run left; returns their names."""
     target = folder / GROUP
-    target.mkdir(exist_ok=True)
-    for old in target.glob("trial_*.yaml"):
-        old.unlink()
     names = []
+    with naming(target):
+        target.mkdir(exist_ok=True)
+        for old in target.glob("trial_*.yaml"):
+            old.unlink()
     for point in best:
         name = f"trial_{point.number}"
         figures = ", ".join(f"{each} {number(point.value(each) or 0.0)}" for each in objectives)
-        (target / f"{name}.yaml").write_text(_text(point, figures, invocation), "utf-8")
+        with naming(target / f"{name}.yaml"):
+            (target / f"{name}.yaml").write_text(_text(point, figures, invocation), "utf-8")
         names.append(name)
     return names
 
@@ -44,7 +47,7 @@ def _text(point: Point, figures: str, invocation: Invocation) -> str:
         _put(override.key_or_group if override.package is None else _key(text), override.value(), chosen, data)
     for key, value in (invocation.texts | point.swept).items():
         _put(key, value, chosen, data)
-    label = " and ".join(sorted({figure.label for figure in point.figures}))
+    label = " and ".join(sorted({figure.said for figure in point.figures}))
     head = f"# @package _global_\n# {figures} ({label}): one of the best of a search.\n"
     body: dict[str, Any] = {"defaults": chosen} if chosen else {}
     return head + yaml.safe_dump(body | data, sort_keys=False, allow_unicode=True)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
+from deepinfer.cli.extras import how_to_install
 from deepinfer.cli.points_file import Point, append_point, read_points
+from deepinfer.cli.tune_journal import JOURNAL, mend
 from deepinfer.config.errors import ExitCode, Problem, Refused, listed
 from deepinfer.sampling.interrupt import DeferredInterrupt
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from deepinfer.cli.tune_trial import Evaluator
     from deepinfer.config.sweeps import Search
 
-JOURNAL = "search.journal"
 _NAME, _ASKED = "deepinfer", "asked"
 _DRAWS = 10  # for each point that is wanted: where a space has fewer points than it seems, a search ends too
 
@@ -44,9 +45,10 @@ class Searching:
         self._interrupted = [trial for trial in trials if trial.state.name == "RUNNING"]
         self._known = read_points(folder)  # of other commands too, where they share the folder
         drawn = [self.identity(trial.params) for trial in trials if trial.state.is_finished()]
-        self._tried = set(drawn)
+        self._tried = set(drawn) & self._known.keys()  # a point whose line was lost is tried again
         self._again = bool(drawn) and drawn[-1] in drawn[:-1]  # the last trial drew a point that had been tried
         self.number_at_start = self.number_done
+        self.out_of_time = False  # sweep.stop_after_s is over
 
     @property
     def total(self) -> int:
@@ -67,7 +69,8 @@ class Searching:
         """Try points until there are enough or the time is over. Raises Refused where an objective is no figure."""
         ends_s = time.perf_counter() + (self.search.stop_after_s or float("inf"))
         for _ in range(_DRAWS * self.total):
-            if self.number_done >= self.total or time.perf_counter() >= ends_s:
+            self.out_of_time = time.perf_counter() >= ends_s
+            if self.number_done >= self.total or self.out_of_time:
                 return
             with DeferredInterrupt():
                 trial = self._next()
@@ -140,12 +143,13 @@ def _open(folder: Path, directions: list[Literal["maximize", "minimize"]], asked
     try:
         import optuna
     except ModuleNotFoundError as error:
-        found, fix = "optuna is not installed", "pip install -e '.[tune]'"
+        found, fix = "optuna is not installed", how_to_install("tune")
         raise Refused([Problem(asked="tune", found=found, fix=fix, code=ExitCode.OTHER)]) from error
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    mend(folder)
     storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
     names = [study.study_name for study in optuna.get_all_study_summaries(storage)]
     if _NAME not in names:
@@ -153,7 +157,9 @@ def _open(folder: Path, directions: list[Literal["maximize", "minimize"]], asked
         study.set_user_attr(_ASKED, asked)
         return study
     study = optuna.load_study(study_name=_NAME, storage=storage)
-    before = study.user_attrs.get(_ASKED, {})
+    if _ASKED not in study.user_attrs:  # cut off before its first trial
+        study.set_user_attr(_ASKED, asked)
+    before = study.user_attrs[_ASKED]
     changed = [name for name in {**before, **asked} if before.get(name) != asked.get(name)]
     if changed:
         found = f"the folder holds a search that differs in {listed(changed).replace(' or ', ' and ')}"

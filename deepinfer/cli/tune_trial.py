@@ -15,7 +15,7 @@ from deepinfer.cli.tune_space import is_group, overrides_of
 from deepinfer.config.compose import Composed, compose_data
 from deepinfer.config.convert import convert
 from deepinfer.config.errors import ExitCode, Refused
-from deepinfer.config.facts import Facts, probe
+from deepinfer.config.facts import Facts, grounds, probe
 from deepinfer.plan.resolve import resolve
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Planner:
                 "cache_tokens": plan.capacity.tokens,
             },
             figures=plan.cost.headline,
+            curve=tuple((each.tokens_per_s_per_user, each.tokens_per_s_per_gpu) for each in plan.cost.tradeoff),
+            model=plan.model.name,
             versions={"deepinfer": __version__},
         )
 
@@ -84,8 +86,8 @@ class Planner:
         return resolve(spec, self._probed(spec), composed.choices)
 
     def _probed(self, spec: Spec) -> Facts:
-        """Facts of the machine and the checkpoint; they depend on the hardware and the model alone."""
-        key = repr((spec.hardware, spec.model)).encode()
+        """Facts of the machine, the checkpoint and what `cost` reads, looked up once for specs that share them."""
+        key = repr(grounds(spec)).encode()
         if key not in self._facts:
             self._facts[key] = probe(spec)
         return self._facts[key]
@@ -102,8 +104,8 @@ class Bencher:
         self._before, self._after = [*flags, "bench", *fixed], [*texts, "format=json"]
 
     def __call__(self, number: int, identity: str, values: Values) -> Point:
-        from deepinfer.cli.sweep import point_of, tell_failure
         from deepinfer.cli.sweep_run import run_jobs
+        from deepinfer.cli.sweep_told import point_of, tell_failure
 
         overrides = overrides_of(values)
         arguments = (*self._before, *overrides, *self._after)

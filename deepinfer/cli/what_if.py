@@ -11,7 +11,7 @@ from deepinfer.config.convert import show
 from deepinfer.config.errors import Problem, Refused
 from deepinfer.config.facts import probe
 from deepinfer.config.probes import MachineFacts
-from deepinfer.plan.changes import lines
+from deepinfer.plan.changes import lines, notable
 from deepinfer.plan.compare import SECTIONS, Change, compare
 from deepinfer.plan.resolve import resolve
 from deepinfer.plan.types import Plan
@@ -35,7 +35,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             others = f" (and {more} more)" if more else ""
             whose = "" if first.asked == self.override else f"{first.asked}: "  # a consequence further on
             return [("tried", self.override), ("refused", f"{whose}{first.found}{why}{others}")]
-        moved = lines(self.changes, at_most=SHOWN) or ["nothing in this plan"]
+        told, hidden = notable(self.changes)
+        moved = lines(told, at_most=SHOWN) or [f"{'hardly anything' if hidden else 'nothing'} in this plan"]
         return [("tried", self.override), *(("moves" if not i else "", row) for i, row in enumerate(moved))]
 
 

@@ -126,12 +126,7 @@ def parse(argv: Sequence[str]) -> CommandLine:
         else:
             overrides.append(argument)
     return CommandLine(
-        verb=verb,
-        flags=tuple(flags),
-        words=words,
-        texts=texts,
-        overrides=tuple(overrides),
-        problems=tuple(problems),
+        verb=verb, flags=tuple(flags), words=words, texts=texts, overrides=tuple(overrides), problems=tuple(problems)
     )
 
 
@@ -147,7 +142,7 @@ def _split_flags(argv: Sequence[str]) -> tuple[list[str], list[str], list[Proble
         if not argument.startswith("-") or argument == "-":
             rest.append(argument)
         elif name not in FLAGS or (equals and not FLAGS[name]):
-            problems.append(_unknown_flag(name, value))
+            problems.append(_unknown_flag(name, value or _next_value(waiting)))
         else:
             if equals:
                 waiting.appendleft(value)
@@ -167,11 +162,21 @@ def _flag_value(name: str, waiting: deque[str], problems: list[Problem]) -> list
     return []
 
 
+def _next_value(waiting: deque[str]) -> str:
+    """What follows an unknown flag and can only be its value; it is no argument then."""
+    follows = waiting[0] if waiting else "="
+    return "" if "=" in follows or follows.startswith("-") or follows in VERBS else waiting.popleft()
+
+
 def _flag_problems(flags: Sequence[str]) -> Iterator[Problem]:
     """Flags that make no sense as they stand."""
     for name, value in pairwise(flags):
         if name in ("--cfg", "-c") and value not in CFGS:
             yield Problem(asked=f"{name} {value}", found="no such view", why=f"there are {listed(CFGS)}")
+    folders = [value for name, value in pairwise(flags) if name in ("--config-dir", "-cd")]
+    if len(folders) > 1:
+        found, why = f"--config-dir is given {len(folders)} times", "one folder holds the options of your own"
+        yield Problem(asked=f"--config-dir {folders[1]}", found=found, why=why, fix=f"--config-dir {folders[0]}")
     for name in ("--resolve", "--package", "-p"):
         if name in flags and not {"--cfg", "-c", "--info", "-i"} & set(flags):
             fix = f"--cfg job {name}"
@@ -180,10 +185,10 @@ def _flag_problems(flags: Sequence[str]) -> Iterator[Problem]:
 
 def _unknown_flag(name: str, value: str) -> Problem:
     key = name.lstrip("-").replace("-", "_")
-    close = nearest(name, FLAGS, cutoff=0.75)
     homes = [full for full in leaf_keys() if key in (full, full.rsplit(".", 1)[-1])]
-    fix = typed(homes[0], value or "…") if homes else f"{close}" if close else ""
     known, renamed = meant(key, value or "…")
+    close = "" if known else nearest(name, FLAGS, cutoff=0.75)
+    fix = (typed(homes[0], value) if value else f"{homes[0]}=…") if homes else close or ""
     why = known or "options are written key=value, without dashes"
     return Problem(asked=name, found="no such flag", why=why, fix=renamed or fix)
 
@@ -226,7 +231,8 @@ def _argument_problems(key: str, argument: str, given: set[str]) -> Iterator[Pro
     """What may be wrong with any `key=value`, after the keys that were `given`."""
     name, value = key.lstrip("+"), argument[len(key) + 1 :]
     if name in given and "=" in argument:
-        yield Problem(asked=argument, found=f"{name}= is given twice", why="one of them would be lost")
+        fix = shell(argument) if value else ""
+        yield Problem(asked=argument, found=f"{name}= is given twice", why="one of them would be lost", fix=fix)
     if name not in PATH_WORDS and any("\ud800" <= character <= "\udfff" for character in argument):
         yield Problem(asked=argument, found="it holds bytes that are not UTF-8", why="options and prompts are text")
     if name in text_keys() and "=" in argument and not value:

@@ -14,7 +14,7 @@ from deepinfer.config.leaves import (
 )
 
 T = TypeVar("T")
-Date = Annotated[str, Meta(pattern=r"^(\d{4}-\d{2}-\d{2})?$")]  # empty for a value given by hand
+Date = Annotated[str, Meta(pattern=r"^(\d{4}-\d{2}-\d{2})?$", extra={"day": True})]  # empty for a value given by hand
 
 
 class Fact(Struct, Generic[T], frozen=True, kw_only=True, forbid_unknown_fields=True):

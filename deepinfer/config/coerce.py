@@ -2,6 +2,7 @@
 
 import math
 import re
+from datetime import date
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -57,9 +58,19 @@ def _single(value: Any, kind: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(_unfit(value, kind, ()))
     try:
-        return msgspec.convert(value, kind)
+        converted = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise ValueError(_unfit(value, kind, ())) from error
+    if converted and meta is not None and (meta.extra or {}).get("day"):
+        _check_day(converted)
+    return converted
+
+
+def _check_day(text: str) -> None:
+    try:
+        date.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text} is no day of the calendar") from error
 
 
 def _split(kind: Any) -> tuple[Any, msgspec.Meta | None]:

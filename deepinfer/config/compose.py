@@ -21,8 +21,11 @@ from deepinfer.config.keys import is_key
 from deepinfer.config.mandatory import open_values, without_repetitions
 from deepinfer.config.misnamed import options_of
 from deepinfer.config.overrides import Groups, prepare
+from deepinfer.config.own_files import Survey, shadowed, survey
+from deepinfer.config.paths import check_working_directory, user_path
 from deepinfer.config.placed import placed
 from deepinfer.config.quoting import quoted
+from deepinfer.config.same_chip import with_top_chip
 from deepinfer.config.specs import Spec
 from deepinfer.config.user_files import UNREADABLE, settings_of_hydra, why_unreadable
 from deepinfer.config.written import texts_as_written
@@ -51,6 +54,15 @@ def load(*overrides: str, config_dir: str | None = None) -> Spec:
 
 def load_with_choices(*overrides: str, config_dir: str | None = None) -> tuple[Spec, dict[str, str]]:
     """As `load`, and the option that each group took."""
+    strange = [text for text in overrides if not isinstance(text, str)]
+    if strange:
+        why = "each override is a string of its own"
+        raise Refused(
+            Problem(asked=repr(text), found=f"{type(text).__name__} is no text", why=why, fix='"sampling.seed=7"')
+            for text in strange
+        )
+    if config_dir is not None and not isinstance(config_dir, str):
+        raise Refused([Problem(asked=f"config_dir={config_dir!r}", found="wanted the name of a folder, as text")])
     bare = [text for text in overrides if "=" not in text and not text.startswith(("~", "-"))]
     line = argv.parse([text for text in overrides if text not in bare])
     strangers = [*line.flags, *([line.verb] if line.verb else []), *(f"{key}=…" for key in line.words)]
@@ -80,7 +92,7 @@ def read(
         spec = convert(composed.data)
     except Refused as refused:
         found = without_repetitions(composed.missing, refused.problems)
-        found = placed(found, line.overrides, line.texts, config_dir)
+        found = placed(with_top_chip(found, composed.choices), line.overrides, line.texts, config_dir)
         raise Refused([*problems, *_not_consequences(found, composed.problems)]) from None
     if problems or composed.missing:
         raise Refused([*problems, *composed.missing])
@@ -106,14 +118,19 @@ def compose_data(
     where nothing can be composed at all.
     """
     with hydra_of_our_own() as loader:
-        ready, problems = prepare(overrides, Groups(loader, config_dir))
+        problems: list[Problem] = []
         folder = _folder(config_dir, problems)
-        config, taken = _compose_what_can_be([*search_path(folder), *ready], problems, folder)
+        ready, faults = prepare(overrides, Groups(loader, str(folder) if folder else None))
+        problems += faults
+        own = survey(folder, ready) if folder else Survey()
+        usable = [text for text in ready if text not in own.unusable]
+        config, taken = _compose_what_can_be([*search_path(folder), *usable, *own.stand_ins], problems, folder)
+        problems = [*(problem for problem in problems if problem.asked not in own.stand_ins), *own.problems]
         missing = open_values(loader, folder, taken, texts or ()) if folder else []
         problems += settings_of_hydra(loader, folder, taken) if folder else []
     choices = dict(config.hydra.runtime.choices)
     data, broken = _plain(config)
-    problems += [*check_choices(choices), *broken]
+    problems += [*check_choices(choices), *broken, *(shadowed(folder, choices) if folder else ())]
     if not data:
         raise Refused([*problems, *missing])
     for key, text in (texts or {}).items():
@@ -161,6 +178,7 @@ def _not_consequences(found: Sequence[Problem], earlier: Sequence[Problem]) -> l
 @contextmanager
 def hydra_of_our_own() -> Iterator[ConfigLoader]:
     """Hydra, initialised for our tree and put back as it was: a caller's own Hydra application stays untouched."""
+    check_working_directory()
     with _HYDRA:
         instance = GlobalHydra.instance()
         theirs = instance.hydra
@@ -179,10 +197,18 @@ def _compose(overrides: list[str]) -> DictConfig:
 def _folder(config_dir: str | None, problems: list[Problem]) -> Path | None:
     if config_dir is None:
         return None
-    folder = Path(config_dir).expanduser().absolute()
-    if folder.is_dir():
-        return folder
-    problems.append(Problem(asked=f"--config-dir {config_dir}", found=f"{folder} is not a folder"))
+    try:
+        folder = user_path(config_dir, "--config-dir").absolute()
+        if config_dir and folder.is_dir():
+            return folder
+        found = f"{folder} is not a folder" if config_dir else "no folder is named"
+    except Refused as refused:
+        problems += refused.problems
+        return None
+    except ValueError as error:  # a NUL in it
+        found = str(error)
+    asked = f"--config-dir {config_dir or repr('')}"
+    problems.append(Problem(asked=asked, found=found))
     return None
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.default_element import DefaultsTreeNode, GroupDefault, InputDefault
 from hydra.core.override_parser.types import Override
@@ -16,6 +15,7 @@ from msgspec import Struct
 from omegaconf import OmegaConf
 
 from deepinfer.config.history import Origin
+from deepinfer.config.hydra_files import reader_of
 
 OURS = "pkg://deepinfer.conf"  # as Hydra calls our own tree: beside the package in a checkout, inside it in a wheel
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may have been built without libyaml
@@ -32,7 +32,7 @@ class ConfigFiles:
             if override.key_or_group == "hydra.searchpath" and isinstance(folders, list):
                 for folder in folders:
                     path.append("hydra.searchpath", folder)
-        self._repository = ConfigRepository(path)
+        self._reader = reader_of(path)
         self._files: dict[str, _File] = {}
 
     def content(self, config_path: str) -> tuple[Any, str, Lines]:
@@ -48,7 +48,7 @@ class ConfigFiles:
 
     def _file(self, config_path: str) -> "_File":
         if config_path not in self._files:
-            loaded = self._repository.load_config(config_path)
+            loaded = self._reader.load_config(config_path)
             assert loaded is not None, "Hydra has just read it"
             shown, text = _source(loaded.path, config_path)
             self._files[config_path] = _File(loaded=loaded, shown=shown, lines=key_lines(text))

@@ -10,14 +10,17 @@ from deepinfer.config.chips import Fact
 from deepinfer.config.coerce import coerce, say, union_members
 from deepinfer.config.errors import Problem, Refused, listed, nearest
 from deepinfer.config.keys import is_group, is_key, is_struct, leaf_keys, struct_of
+from deepinfer.config.kinds import options_of_kind
 from deepinfer.config.leaves import Component
-from deepinfer.config.misnamed import meant, options_of
-from deepinfer.config.quoting import listed_value, typed
+from deepinfer.config.misnamed import as_percent, meant, options_of
+from deepinfer.config.open_names import unread_names
+from deepinfer.config.quoting import listed_value, quoted, shell, typed
 from deepinfer.config.registry import BUILT_IN, find_struct, known_tags
 from deepinfer.config.specs import Spec
 
 MANY = 8  # unknown keys below one that are told one by one
 MANDATORY = "???"  # how YAML says "must be given"
+NO_KIND, ABSENT = "no kind is given", "missing from the composed configuration"
 
 
 def convert(data: Mapping[str, Any]) -> Spec:
@@ -57,7 +60,7 @@ def _component(base: type[Component], value: Any, path: str, problems: list[Prob
         return None
     tag = value.get("kind")
     if not isinstance(tag, str):
-        found = "no kind is given" if tag is None else f"found {say(tag)}, wanted the name of a kind"
+        found = NO_KIND if tag is None else f"found {say(tag)}, wanted the name of a kind"
         problems.append(Problem(asked=f"{path}.kind", found=found, why=f"known are {listed(known_tags(base))}"))
         return None
     try:
@@ -73,7 +76,7 @@ def _component(base: type[Component], value: Any, path: str, problems: list[Prob
                 asked=f"{path}.kind={tag}",
                 found=f"no such kind of {path.rsplit('.', 1)[-1]}",
                 why=f"known are {listed(known)}",
-                fix=f"{path}={close}" if close else "",
+                fix=f"kind: {close}" if close else "",  # a file said it: a kind alone is refused on a command line
             )
         )
         return None
@@ -95,7 +98,7 @@ def _fields(struct: Any, data: Mapping[str, Any], path: str, problems: list[Prob
             values[key] = _value(fields[key].type, value, _join(path, key), problems)
     for name, field in fields.items():
         if name not in data and field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT:
-            problems.append(Problem(asked=_join(path, name), found="missing from the composed configuration"))
+            problems.append(Problem(asked=_join(path, name), found=ABSENT))
     return None if len(problems) > before else struct(**values)
 
 
@@ -126,6 +129,7 @@ def _mapping(kind: Any, value: Any, path: str, problems: list[Problem]) -> dict[
         why = "write {name: value}"
         problems.append(Problem(asked=f"{path}={show(value)}", found=f"found {say(value)}, wanted a mapping", why=why))
         return {}
+    problems += unread_names(path, value)
     result = {}
     for key, item in value.items():
         key = int(key) if isinstance(key, str) and key.isdecimal() and key_kind is not str else key
@@ -147,7 +151,10 @@ def _leaf(kind: Any, value: Any, path: str, problems: list[Problem]) -> Any:
     try:
         return coerce(value, kind)
     except ValueError as error:
-        problems.append(Problem(asked=f"{path}={show(value)}", found=str(error)))
+        fix = as_percent(path, value, kind)
+        if not fix and str in union_members(kind) and isinstance(value, bool | float):
+            fix = shell(quoted(path, show(value)))  # as text
+        problems.append(Problem(asked=f"{path}={show(value)}", found=str(error), fix=fix))
     return None
 
 
@@ -165,9 +172,10 @@ def _unknown(struct: Any, known: list[str], key: str, value: Any, path: str) -> 
             why, fix = "", typed(near, leaf)
         elif others:
             chosen = path if "." not in path else f"{path.rpartition('.')[2]}@{path}"  # a group inside another one
-            why = f"it belongs to {path}={listed(others)}"
+            options = [option for kind in others for option in options_of_kind(path.rpartition(".")[2], kind)]
+            why = f"it belongs to {path}={listed(options or others)}"
             key_too = "" if isinstance(leaf, dict) else f" {_choosing(full, text) or typed(full, leaf)}"
-            fix = f"{chosen}={others[0]}{key_too}"
+            fix = f"{chosen}={options[0]}{key_too}" if options else ""
         elif elsewhere and not why:
             why, fix = "the key lives in a group", "" if isinstance(leaf, dict) else typed(elsewhere[0], leaf)
     tag = _tag(struct)

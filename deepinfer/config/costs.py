@@ -32,7 +32,7 @@ class Shares(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class CalibratedCost(Cost, frozen=True, kw_only=True, tag="calibrated"):
     """Shares of the data sheet that public tables and our own measurements show, by architecture."""
 
-    system_share: Fact[PartOf]  # what an engine makes of its kernels: the one value that is fitted
+    system_share: Fact[PartOf]  # what an engine makes of its kernels: the one value that is fitted to published figures
     stand_in: Text  # architecture whose shares the others take
     architectures: dict[str, Shares]  # architecture → shares, each with its source; see docs/costs.md
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+
 
 class Foreign(Struct, frozen=True, kw_only=True):
     """What other programs' variables say about this process. None is unset; a number that does not parse is, too."""
@@ -26,6 +28,7 @@ class Foreign(Struct, frozen=True, kw_only=True):
     no_color: bool = False  # https://no-color.org: set and not empty
     comp_line: str = ""  # the line that a shell is completing,
     comp_point: int | None = None  # and where in it the cursor stands
+    not_numbers: dict[str, str] = {}  # variables of a rank that are set, and to no whole number
 
 
 def foreign(environ: Mapping[str, str] | None = None) -> Foreign:
@@ -49,6 +52,7 @@ def foreign(environ: Mapping[str, str] | None = None) -> Foreign:
         no_color=bool(env.get("NO_COLOR")),
         comp_line=env.get("COMP_LINE", ""),
         comp_point=_number(env, "COMP_POINT"),
+        not_numbers={name: env[name] for name in OF_A_RANK if env.get(name, "").strip() and _number(env, name) is None},
     )
 
 

@@ -10,10 +10,15 @@ import yaml
 from msgspec import Struct
 
 from deepinfer.config.chips import AutoHardware, Chip, CpuChip, Hardware
+from deepinfer.config.cost_facts import CostFacts, probe_cost
+from deepinfer.config.costs import Cost
+from deepinfer.config.errors import Problem, Refused
 from deepinfer.config.headers import CheckpointFacts, read_checkpoint
 from deepinfer.config.machine import Host, Machine
+from deepinfer.config.paths import user_path
 from deepinfer.config.probes import Device, MachineFacts, probe_machine
-from deepinfer.config.specs import Model, Spec
+from deepinfer.config.specs import Disaggregated, Model, Spec
+from deepinfer.config.workloads import TraceWorkload
 
 FOLDER = "path"  # the key under which the checkpoint of model.path is found
 SHIPPED = ("v41_tiny", "v41_flash")
@@ -27,13 +32,35 @@ class Facts(Struct, frozen=True, kw_only=True):
     checkpoints: dict[str, CheckpointFacts]  # by model name, and FOLDER for model.path
     chip_option: str = ""  # which option of conf/hardware `auto` means here; empty where hardware is not auto
     chip: Chip | None = None
+    cost: CostFacts = CostFacts()
 
 
 def probe(spec: Spec, machine: Machine | None = None) -> Facts:
     """Look up what `resolve` needs for `spec`. Opens no device, reads no weights beyond a digest, uses no network."""
+    _check_trace(spec)
     found = probe_machine(machine or Host())
     option, chip = _chip(spec.hardware, found)
-    return Facts(machine=found, checkpoints=_checkpoints(spec.model), chip_option=option, chip=chip)
+    chips = [hardware for hardware in (chip, *_named_hardware(spec)) if isinstance(hardware, Chip)]
+    cost = probe_cost(spec.cost, chips, chip_names)
+    return Facts(machine=found, checkpoints=_checkpoints(spec.model), chip_option=option, chip=chip, cost=cost)
+
+
+def _check_trace(spec: Spec) -> None:
+    """Raise Refused for a trace that is not there."""
+    path = spec.workload.path if isinstance(spec.workload, TraceWorkload) else None
+    if path is not None and not user_path(path, "workload.path").is_file():
+        raise Refused([Problem(asked=f"workload.path={path}", found="there is no such file")])
+
+
+def grounds(spec: Spec) -> tuple[Model | Cost | Hardware | TraceWorkload, ...]:
+    """What of a spec `probe` goes by: for specs that are alike in it, it finds the same."""
+    traces = (spec.workload,) if isinstance(spec.workload, TraceWorkload) else ()
+    return (spec.model, spec.cost, *_named_hardware(spec), *traces)
+
+
+def _named_hardware(spec: Spec) -> tuple[Hardware, ...]:
+    sides = (spec.deploy.prefill, spec.deploy.decode) if isinstance(spec.deploy, Disaggregated) else ()
+    return (spec.hardware, *(side.hardware for side in sides))
 
 
 def shipped_folder(name: str) -> Path:
@@ -103,7 +130,7 @@ def _checkpoints(model: Model) -> dict[str, CheckpointFacts]:
     with_tensors = model.weights == "checkpoint"
     found = {}
     if model.path is not None:
-        found[FOLDER] = read_checkpoint(Path(model.path).expanduser(), with_tensors=with_tensors)
+        found[FOLDER] = read_checkpoint(user_path(model.path, "model.path"), with_tensors=with_tensors)
         names = () if model.name == "auto" else names
         with_tensors = False  # the named model then serves only for a comparison of the two config.json
     for name in names:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from deepinfer.config.errors import Problem, listed, nearest
+from deepinfer.config.site_files import is_global, write_global
 from deepinfer.config.specs import Spec
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
@@ -72,9 +73,14 @@ def _explain(override: str, error: Exception, folder: Path | None) -> Problem:
         slashed, home = "/" not in group, f"{match['file'].partition('/')[0]}."
         name, place = group.rpartition("/")[2], package.removeprefix(home)
         group = name if place in ("", name) else f"{name}@{place}"
-        why = "without that first line its names begin in its own group" if slashed else NO_SLASH
+        file, line = _line_of(folder, match["file"], name) if folder else ("", 0)
+        if file and not is_global(Path(file)):
+            found = f"{match['file']}.yaml overrides /{group}, and its names begin in its own group"
+            slash = "" if slashed else f", and override /{group} with the slash"
+            why, fix = "only that first line lets a file reach the other groups", f"{write_global(file)}{slash}"
+            return Problem(asked=asked, found=found, why=why, fix=fix, file=file, line=1)
         fix = f"override /{group}: … (in that file, whose first line is # @package _global_)"
-        return Problem(asked=asked, found=found, why=why, fix=fix)
+        return Problem(asked=asked, found=found, why=NO_SLASH, fix=fix, file=file, line=line)
     group, _, side = asked.partition("=")[0].partition("@")
     if match and side in ("deploy.prefill", "deploy.decode"):
         fix = f"{group}@{side}.{group}={asked.partition('=')[2]}"

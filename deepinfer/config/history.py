@@ -3,7 +3,7 @@
 Mappings merge; everything else, lists included, is replaced as a whole.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -28,6 +28,7 @@ class History:
 
     def __init__(self) -> None:
         self._origins: dict[str, tuple[Origin, ...]] = {}
+        self._keys_below: dict[str, dict[str, None]] = {}  # mapping → keys inside it, however deep; oldest first
 
     def origins(self) -> dict[str, tuple[Origin, ...]]:
         return dict(self._origins)
@@ -42,29 +43,41 @@ class History:
     def _add(
         self, key: str, names: tuple[str, ...], value: Any, origin: Callable[[tuple[str, ...], Any], Origin]
     ) -> None:
-        if isinstance(value, dict) and (value or not key or self._below(key)):
-            before = self._origins.pop(key, ())  # a scalar, or an empty mapping, that becomes a mapping with keys
+        if isinstance(value, dict) and (value or not key or self._keys_below.get(key)):
+            before = self._take(key)  # a scalar, or an empty mapping, that becomes a mapping with keys
             for name, item in value.items():
                 child = f"{key}.{name}" if key else str(name)
-                if before:
-                    self._origins.setdefault(child, before)
+                if before and child not in self._origins:
+                    self._put(child, before)
                 self._add(child, (*names, str(name)), item, origin)
             return
         before = self._origins.get(key, ()) or self._collapsed(key)
-        self._origins[key] = (*before, origin(names, value))
+        self._put(key, (*before, origin(names, value)))
 
-    def _below(self, key: str) -> list[str]:
-        return [other for other in self._origins if other.startswith(f"{key}.")]
+    def _put(self, key: str, origins: tuple[Origin, ...]) -> None:
+        self._origins[key] = origins
+        for mapping in _around(key):
+            self._keys_below.setdefault(mapping, {})[key] = None
+
+    def _take(self, key: str) -> tuple[Origin, ...]:
+        origins = self._origins.pop(key, ())
+        for mapping in _around(key) if origins else ():
+            del self._keys_below[mapping][key]
+        return origins
 
     def _collapsed(self, key: str) -> tuple[Origin, ...]:
         """A mapping that something else replaces: one origin, at the first of its keys."""
-        names = self._below(key)
-        last = {name: self._origins.pop(name)[-1] for name in names}
+        last = {name: self._take(name)[-1] for name in list(self._keys_below.get(key, ()))}
         if not last:
             return ()
         first = next(iter(last.values()))
         value = {name.removeprefix(f"{key}."): origin.value for name, origin in last.items()}
         return (Origin(value=value, file=first.file, line=first.line, override=first.override),)
+
+
+def _around(key: str) -> Iterator[str]:
+    """The mappings that a dotted key lies in, the outermost first."""
+    return (key[:at] for at, character in enumerate(key) if character == ".")
 
 
 def _at(value: Any, file: str, line: int) -> Origin:

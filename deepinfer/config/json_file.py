@@ -53,6 +53,11 @@ def shown(text: str) -> str:
     return text if text and text.isprintable() else repr(text)
 
 
+def printable(text: str) -> str:
+    """Text out of a file for a terminal: characters that would do something there become their escapes."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
 def is_count(value: object) -> bool:
     """A whole number that a 64-bit file offset or size can be; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

@@ -36,7 +36,13 @@ class SlurmLauncher(Launcher, frozen=True, kw_only=True, tag="slurm"):
     account: Text | None  # that the jobs are charged to
     time: Text | None  # limit of a job as Slurm writes it, such as 1-00:00:00; null is the partition's
     gres: Text | None  # generic resource of one device; null is what the plan's hardware has: gpu or npu
-    options: tuple[Annotated[str, Meta(min_length=1)], ...]  # more options of sbatch, such as --exclusive
+    exclusive: bool  # whether a job has its nodes to itself; false shares them
+    cpus_per_task: Positive | None  # cores of a rank; null: every rank may use all cores that its node gives the job
+    mem: Text | None  # memory of a node as Slurm writes it, such as 480G; 0 is all of it, null the site's default
+    image: Text | None  # container image in which ranks run, by the plugin pyxis; null runs them on the node itself
+    role_images: dict[str, str]  # role → image, where a role has other devices: {decode: registry/deepinfer-cann:1}
+    container_mounts: tuple[Annotated[str, Meta(min_length=1)], ...]  # more folders in the container, as /node:/inside
+    options: tuple[Annotated[str, Meta(min_length=1)], ...]  # more options of sbatch, such as --qos=high
 
 
 class RayLauncher(Launcher, frozen=True, kw_only=True, tag="ray"):
@@ -53,7 +59,10 @@ class KubernetesLauncher(Launcher, frozen=True, kw_only=True, tag="kubernetes"):
     namespace: Text | None  # null is that of the current context
     image: Text | None  # container image that has deepinfer; there is no public one, so it must be given
     role_images: dict[str, str]  # role → image, where a role has other devices: {decode: registry/deepinfer-cann:1}
-    model_claim: Text | None  # PersistentVolumeClaim that holds the model; null is the node's disk
+    model_claim: (
+        Text | None
+    )  # PersistentVolumeClaim for the model; without this and model_host_path each pod fetches it
+    model_host_path: Text | None  # folder of every node for the model, such as /srv/models
     env_secret: Text | None  # Secret whose entries become variables of every rank, such as HF_TOKEN
     device: Text | Auto  # resource name of one device; auto goes by the hardware
     resources: dict[str, Positive]  # more resources of a pod, such as rdma/hca: 8
@@ -61,3 +70,9 @@ class KubernetesLauncher(Launcher, frozen=True, kw_only=True, tag="kubernetes"):
         Text | Literal["auto", "none"]
     )  # node label whose value no replica may straddle; auto goes by hardware
     shm_bytes: Bytes  # shared memory of a pod
+    cpus_per_rank: Positive | None  # cores that a pod requests for each of its ranks; null requests none
+    memory_bytes_per_rank: (
+        Bytes | None
+    )  # memory that a pod requests for each rank, beside what the plan holds on the host
+    host_network: bool  # whether pods use the network of their node: for RDMA where it is no resource of a plugin
+    ipc_lock: bool | Auto  # the right to lock memory, which RDMA needs; auto: with host_network, or an rdma resource

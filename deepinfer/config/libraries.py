@@ -55,6 +55,7 @@ LIBRARIES = (
     Library(name="matplotlib", at_least="3.9", extra="plot", why="plots of benchmarks"),
     Library(name="ray", at_least="2.40", extra="ray", why="launcher=ray"),
     Library(name="aiconfigurator-core", at_least="0.12", below="0.13", extra="calibrate", why="cost=aiconfigurator"),
+    Library(name="pyarrow", at_least="15", extra="calibrate", why="cost=aiconfigurator: reads its tables"),
     Library(name="triton", at_least="3.6", extra="sm90", why="kernels=triton"),
     Library(name="deepinfer-gemm", extra="sm100", why="kernels=deepseek: DeepGEMM", how=_SOURCE),
     Library(name="deepinfer-flashmla", extra="sm100", why="kernels=deepseek: FlashMLA", how=_SOURCE),

@@ -6,8 +6,10 @@ Read only where something is refused already.
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
-from deepinfer.config.keys import places
+from deepinfer.config.coerce import coerce
+from deepinfer.config.keys import leaf_keys, places
 from deepinfer.config.quoting import typed
 from deepinfer.config.specs import Spec
 
@@ -17,12 +19,6 @@ _PIPELINE = f"there is no pipeline parallelism, a rank keeps all layers; {_DEGRE
 _CODEC = "the checkpoint's model version picks chat format, thinking and tool parser together"
 _LATER = "this version has none of it"
 NOT_HERE = {  # last name of a key → why there is no such key
-    "tp": _TENSOR,
-    "tp_size": _TENSOR,
-    "tensor_parallel_size": _TENSOR,
-    "pp": _PIPELINE,
-    "pp_size": _PIPELINE,
-    "pipeline_parallel_size": _PIPELINE,
     "template": _CODEC,
     "chat_template": _CODEC,
     "tool_parser": _CODEC,
@@ -30,7 +26,38 @@ NOT_HERE = {  # last name of a key → why there is no such key
     "reasoning_parser": _CODEC,
     "router": f"a router spreads requests over ranks; {_LATER}",
     "eplb": f"EPLB moves experts while requests run; {_LATER}",
+    "quantization": "weights stay as the checkpoint has them, FP8 and FP4; model.dtype is what the rest computes in",
+    "kv_cache_dtype": "the cache holds what the release's numerics say; model.numerics picks among numerics as a whole",
+    "enforce_eager": "nothing is captured or compiled as a graph",
+    "trust_remote_code": "no code of a checkpoint is ever run",
+    "enable_chunked_prefill": "prompts are always computed in pieces, of at most scheduler.max_prefill_tokens",
     "regex": "a request brings its own schema (response_format); the option of grammar says who compiles it",
+}
+SPREAD = {  # degrees of a kind that is not here → why; experts over as many ranks hold the model instead
+    **dict.fromkeys(("tp", "tp_size", "tensor_parallel_size", "tensor_parallel"), _TENSOR),
+    **dict.fromkeys(("pp", "pp_size", "pipeline_parallel_size", "pipeline_parallel"), _PIPELINE),
+}
+_FILLED = "a plan gives all that a device may use to the cache (explain=usable); a smaller cache is given in bytes"
+_PREFIXES = "who keeps prefixes is an option of cache"
+_EXPERTS = "attention is data-parallel and experts are spread by the degrees of parallel, with no switch for it"
+_DRAFTS = "the checkpoint brings its drafter; the option of speculation says how it is used"
+INSTEAD = {  # last name of a key elsewhere → why it is not here, and what to type
+    "gpu_memory_utilization": (_FILLED, "cache.memory_bytes=40GB"),
+    "mem_fraction_static": (_FILLED, "cache.memory_bytes=40GB"),
+    "enable_prefix_caching": (_PREFIXES, "cache=prefix"),
+    "no_enable_prefix_caching": (_PREFIXES, "cache=paged"),
+    "disable_radix_cache": (_PREFIXES, "cache=paged"),
+    "enable_expert_parallel": (_EXPERTS, "parallel=ep8"),
+    "enable_dp_attention": (_EXPERTS, "parallel=ep8"),
+    "speculative_config": (_DRAFTS, "speculation=dspark"),
+    "speculative_algorithm": (_DRAFTS, "speculation=dspark"),
+    "speculative_model": (_DRAFTS, "speculation=dspark"),
+    "disaggregation_mode": ("one plan has both sides", "deploy=disaggregated"),
+    "kv_transfer_config": ("one plan has both sides", "deploy=disaggregated"),
+    "cpu_offload_gb": ("of the weights only the n-gram tables can lie on the host", "parallel.engram=host"),
+    "distributed_executor_backend": ("the number of ranks decides it", "executor=auto"),
+    "attention_backend": ("each op has its own; the chip's list decides where nobody does", "kernels=auto"),
+    "config": ("a file of yours is an option: DIR/cluster/NAME.yaml", "--config-dir DIR cluster=NAME"),
 }
 OURS = {  # last name of a key elsewhere → the key it has here
     "ep": "parallel.expert",
@@ -47,6 +74,29 @@ OURS = {  # last name of a key elsewhere → the key it has here
     "max_seq_len": "model.max_model_len",
     "block_size": "cache.block_tokens",
     "num_gpu_blocks": "cache.num_blocks",
+    "num_gpu_blocks_override": "cache.num_blocks",
+    "page_size": "cache.block_tokens",
+    "kv_cache_memory_bytes": "cache.memory_bytes",
+    "max_running_requests": "scheduler.max_num_seqs",
+    "max_batch_size": "scheduler.max_num_seqs",
+    "chunked_prefill_size": "scheduler.max_prefill_tokens",
+    "data_parallel_size": "parallel.attention_dp",
+    "expert_parallel_size": "parallel.expert",
+    "ep_num_redundant_experts": "parallel.redundant_experts",
+    "decode_context_parallel_size": "parallel.context",
+    "context_parallel_size": "parallel.context",
+    "speculative_num_steps": "speculation.depth",
+    "speculative_num_draft_tokens": "speculation.depth",
+    "model_path": "model.path",
+    "random_seed": "sampling.seed",
+}
+LIKE = {  # a chip, or a kind of chip, of which there is no sheet → the sheet that is nearest
+    **dict.fromkeys(("gpu", "cuda", "nvidia", "npu"), "auto"),
+    **dict.fromkeys(("mps", "metal", "apple", "x86", "arm"), "cpu"),
+    **dict.fromkeys(("a100", "a800", "h800", "l40s", "l20", "rtx4090", "rtx5090"), "h100"),
+    **dict.fromkeys(("h20", "mi300", "mi300x", "mi325x", "tpu", "gaudi3", "trainium2"), "h200"),
+    **dict.fromkeys(("mi350x", "mi355x", "b300"), "b200"),
+    **dict.fromkeys(("910", "910b", "910c", "ascend", "ascend910b", "ascend910c"), "ascend950"),
 }
 
 
@@ -69,12 +119,42 @@ def meant(key: str, value: str) -> tuple[str, str]:
     *path, name = key.split(".")
     if why := NOT_HERE.get(name):
         return why, ""
+    if why := SPREAD.get(name):
+        spread = {"1": "single"}.get(value, f"ep{value}")
+        return why, f"parallel={spread if spread in options_of('parallel') else 'ep8'}"
+    if name in INSTEAD:
+        return INSTEAD[name]
     if fix := next(_as_group(path, name, value), ""):
         group = fix.partition("=")[0].partition("@")[0]
         return f"{group} is a group, whose options are chosen by name", fix
     if name in OURS:
         return f"it is called {OURS[name]} here", typed(OURS[name], value)
     return "", ""
+
+
+def explainable(word: str) -> tuple[str, str]:
+    """Why a word of another engine is not here, and the key or group that has to do with it; each may be empty."""
+    name = word.rpartition(".")[2].lstrip("-").replace("-", "_")
+    why, fix = meant(name, "")
+    return (why, OURS.get(name) or fix.rpartition(" ")[2].partition("=")[0]) if why else ("", "")
+
+
+def like(group: str, word: str) -> tuple[str, str]:
+    """For a chip of which there is no sheet: how to bring one, and the nearest option; both empty for another group."""
+    if group.partition("@")[0] != "hardware":
+        return "", ""
+    return f"a sheet of your own is DIR/hardware/{word}.yaml with --config-dir DIR", LIKE.get(word.lower(), "auto")
+
+
+def as_percent(path: str, value: Any, kind: Any) -> str:
+    """The override that was meant by 60 where a share of at most 1 belongs; empty for anything else, and for numbers so
+    small that they may be slips of another kind."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 10 <= value <= 100:
+        return ""
+    try:
+        return typed(path, f"{value:g}%") if 0 <= coerce(f"{value:g}%", kind) <= 1 else ""
+    except (ValueError, TypeError):
+        return ""
 
 
 def _as_group(path: list[str], name: str, value: str) -> Iterator[str]:
@@ -87,5 +167,5 @@ def _as_group(path: list[str], name: str, value: str) -> Iterator[str]:
         place = f"{name}@{'.'.join([*path, name])}"
         yield f"{place if place in places() else name}={value}"
     groups = groups_with(value)
-    if len(groups) == 1 and groups[0] != "task":
+    if len(groups) == 1 and groups[0] != "task" and not any(key.endswith(f".{name}") for key in leaf_keys()):
         yield f"{groups[0]}={value}"

@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, get_origin
 
 from hydra.core.config_loader import ConfigLoader
@@ -11,15 +10,17 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 
+from deepinfer.config.degrees import as_degrees
 from deepinfer.config.errors import Problem, listed, nearest
 from deepinfer.config.keys import is_key, leaf_keys, places
-from deepinfer.config.misnamed import meant
-from deepinfer.config.quoting import quoted, shell, typed
+from deepinfer.config.misnamed import like, meant
+from deepinfer.config.paths import user_path
+from deepinfer.config.quoting import as_item, quoted, shell, typed
 from deepinfer.config.specs import Spec
 
 NO_HYDRA_SETTINGS = "Hydra's own settings would do nothing here"
 WHY_NO_HYDRA_SETTINGS = "deepinfer composes with Hydra and does everything else itself"
-_NOTHING = ("null", "off", "no", "false", "0")
+NOTHING = ("null", "off", "no", "false", "0")
 _ITEM = re.compile(r"""[^\[\]{},:='"\\$]+""")  # between the signs of Hydra's grammar
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 _LONE_BACKSLASH = re.compile(r"(?<!\\)\\(?=['\"],|['\"]\])")  # before the quote that was meant to end an item
@@ -31,7 +32,7 @@ class Groups:
 
     def __init__(self, loader: ConfigLoader, config_dir: str | None = None) -> None:
         self._loader = loader
-        self._folder = Path(config_dir).expanduser() if config_dir else None
+        self._folder = user_path(config_dir, "--config-dir") if config_dir else None
 
     def has(self, group: str) -> bool:
         ours = group in Spec.__struct_fields__
@@ -50,6 +51,7 @@ def prepare(overrides: Sequence[str], groups: Groups) -> tuple[list[str], list[P
     the conversion into a Spec refuses every key that does not exist.
     """
     parser = OverridesParser.create()
+    verb = next((f"{text[5:]} " for text in overrides if text.startswith("task=")), "")
     ready: list[str] = []
     problems: list[Problem] = []
     for text in overrides:
@@ -57,7 +59,7 @@ def prepare(overrides: Sequence[str], groups: Groups) -> tuple[list[str], list[P
         if isinstance(override, Problem):
             problems.append(override)
             continue
-        problem = _fault(text, override, groups)
+        problem = _fault(text, override, groups, verb)
         if problem is not None:
             problems.append(problem)
         else:
@@ -97,7 +99,7 @@ def _forced(override: Override, groups: Groups) -> str:
     return "++" + text.lstrip("+")
 
 
-def _fault(text: str, override: Override, groups: Groups) -> Problem | None:
+def _fault(text: str, override: Override, groups: Groups, verb: str) -> Problem | None:
     """What is wrong with an override that could be read, before anything is composed."""
     key = override.key_or_group
     if not key:
@@ -109,7 +111,7 @@ def _fault(text: str, override: Override, groups: Groups) -> Problem | None:
         fix = f"{key}=none" if groups.has(key) and "none" in groups.options(key) else ""
         return Problem(asked=text, found="nothing can be taken away", why="only exchanged", fix=fix)
     if override.is_sweep_override():
-        return _sweep(text, groups.has(key))
+        return _sweep(text, verb, is_group=groups.has(key))
     if not groups.has(key):
         return _key_for_group(override, text, groups)
     value = override.value()
@@ -149,29 +151,34 @@ def _key_for_group(override: Override, text: str, groups: Groups) -> Problem | N
 
 def _no_option(override: Override, text: str, options: list[str]) -> Problem:
     word = text.partition("=")[2]
-    close = "none" if word in _NOTHING and "none" in options else nearest(word, options)
+    if word in options:
+        found, why = f"{word!r} is read as something else than text", "in quotes it is the name of the option"
+        return Problem(asked=text, found=found, why=why, fix=shlex.quote(quoted(text.partition("=")[0], word)))
+    how, other = like(override.key_or_group, word) if word else ("", "")
+    close = "none" if word in NOTHING and "none" in options else nearest(word, options, cutoff=0.75 if other else 0.6)
+    close = close or other
+    choice = override.get_key_element().lstrip("+")
+    degrees = as_degrees(choice, word, options)
     return Problem(
         asked=text,
         found=f"no option {word!r} in group {override.key_or_group}" if word else "no option is named",
-        why=f"there are {listed(options)}",
-        fix=f"{override.get_key_element().lstrip('+')}={close}" if close else "",
+        why="; ".join(filter(None, (f"there are {listed(options)}", how))),
+        fix=degrees or (f"{choice}={close}" if close else ""),
     )
 
 
-def _sweep(text: str, is_group: bool) -> Problem:
+def _sweep(text: str, verb: str, *, is_group: bool) -> Problem:
     key, _, value = text.partition("=")
     name = key.lstrip("+")
     kind = leaf_keys().get(name)
     if not is_group and not is_key(name):
         return _no_such_key(text)
-    if is_group:
-        fix = f"{key}={value.split(',')[0]}"
-    elif get_origin(kind) is tuple:
+    if get_origin(kind) is tuple:
         fix = shell(f"{key}=[{value}]")
     elif kind is str:
         fix = shell(quoted(key, value))
     else:
-        fix = f"deepinfer -m {shlex.quote(text)}"
+        fix = f"deepinfer -m {verb}{shell(text)}"
     return Problem(asked=text, found="a comma or a range means a sweep", why="and -m was not given", fix=fix)
 
 
@@ -201,6 +208,8 @@ def _unreadable(text: str, message: str, parser: OverridesParser) -> Problem:
     symbol = where.group(1) if where else ""
     candidates = [key + "=" + _LONE_BACKSLASH.sub(r"\\\\", value)] if _LONE_BACKSLASH.search(value) else []
     is_list = get_origin(leaf_keys().get(key.lstrip("+"))) is tuple
+    if is_list and value[:1] == "[" and value[-1:] == "]":
+        candidates.append(f"{key}=[{','.join(as_item(item.strip()) for item in value[1:-1].split(','))}]")
     candidates.append(f"{key}=[{quoted(key, value)[len(key) + 1 :]}]" if is_list else quoted(key, value))
     fix = next((shlex.quote(candidate) for candidate in candidates if _is_readable(candidate, parser)), "")
     found = f"cannot be read at {symbol!r}" if symbol and symbol != "<EOF>" else "cannot be read to its end"

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from deepinfer.config.convert import ABSENT, NO_KIND
 from deepinfer.config.errors import Problem
+from deepinfer.config.site_files import repaired
 
 MAIN = "conf/config.yaml"
 if TYPE_CHECKING:
@@ -34,13 +36,15 @@ def placed(
 def _placed(problem: Problem, provenance: "Provenance") -> Problem:
     key = _key(problem)
     last = provenance.last(key)
-    if last is None and (inside := provenance.below(key)):
+    group = key.removesuffix(".kind") if key.endswith(".kind") else key.rpartition(".")[0]
+    absent = problem.found in (NO_KIND, ABSENT)
+    if last is None and (inside := provenance.below(key) or (provenance.below(group) if absent else {})):
         last = next(iter(inside.values()))[-1]
     if last is None or last.file in ("", MAIN):  # the main file only names the options that everybody starts from
         return problem
     if last.file in problem.why:  # it was said before
         return problem
-    return structs.replace(problem, file=last.file, line=last.line)
+    return repaired(structs.replace(problem, file=last.file, line=last.line))
 
 
 def _key(problem: Problem) -> str:

@@ -16,9 +16,12 @@ from msgspec import Struct
 
 from deepinfer.config.compose import hydra_of_our_own, search_path
 from deepinfer.config.config_files import ConfigFiles, Lines, chosen_in
+from deepinfer.config.errors import Refused
 from deepinfer.config.faults import COMPOSITION_ERRORS
 from deepinfer.config.history import History, Origin
 from deepinfer.config.overrides import Groups, prepare
+from deepinfer.config.own_files import Survey, survey
+from deepinfer.config.paths import user_path
 from deepinfer.config.user_files import UNREADABLE
 
 UNTRACEABLE = (*COMPOSITION_ERRORS, *UNREADABLE, OSError)
@@ -52,16 +55,26 @@ def trace(
     Overrides that compose_data would refuse are left out. Never raises: what cannot be composed at all has no
     provenance. Takes Hydra's lock, so it cannot be called while composing.
     """
-    folder = Path(config_dir).expanduser().absolute() if config_dir else None
-    folder = folder if folder and folder.is_dir() else None
+    folder = _folder(config_dir)
     with hydra_of_our_own() as loader:
         ready, _ = prepare(overrides, Groups(loader, str(folder) if folder else None))
-        for some in _attempts([*search_path(folder), *ready], loader):
+        own = survey(folder, ready) if folder else Survey()
+        usable = [text for text in ready if text not in own.unusable]
+        for some in _attempts([*search_path(folder), *usable, *own.stand_ins], loader):
             try:
                 return _trace(loader, some, texts or {})
             except UNTRACEABLE:
                 continue
     return Provenance()
+
+
+def _folder(config_dir: str | None) -> Path | None:
+    """The user's folder; None where it is none, which was said before."""
+    try:
+        folder = user_path(config_dir, "--config-dir").absolute() if config_dir else None
+        return folder if folder and folder.is_dir() else None
+    except (Refused, ValueError):  # a NUL in it
+        return None
 
 
 def _attempts(overrides: list[str], loader: ConfigLoader) -> Iterator[list[str]]:

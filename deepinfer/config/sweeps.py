@@ -25,7 +25,7 @@ class Search(Sweep, frozen=True, kw_only=True, tag="search"):
     over: Literal[
         "plan", "bench"
     ]  # plan: estimates of the cost model; bench: measurements, each in a process of its own
-    choices: dict[str, tuple[Any, ...]]  # group → options, or key → values
+    choices: dict[str, tuple[Any, ...]]  # group → options, or key → values; typed whole it replaces the recipe's
     ranges: dict[str, tuple[Number, ...]]  # key → low, high and, where wanted, step
     log_ranges: dict[str, tuple[Number, ...]]  # key → low, high; each doubling is as likely as the next
     objectives: dict[str, Literal["maximize", "minimize"]]  # figure → direction; of several the Pareto-best are told

@@ -8,12 +8,13 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.types import RunMode
 from yaml.reader import ReaderError
 
+from deepinfer.config.config_files import key_lines
 from deepinfer.config.errors import Problem
 from deepinfer.config.overrides import NO_HYDRA_SETTINGS, WHY_NO_HYDRA_SETTINGS
+from deepinfer.config.own_nodes import is_deep
 
 UNREADABLE = (RecursionError, UnicodeDecodeError, ReaderError)  # what reading such a file ends in
 _CYCLE = "a defaults list leads back to the file that it stands in"
-MAX_DEPTH = 32  # levels; our own files have four
 
 
 def why_unreadable(error: Exception, folder: Path | None) -> str:
@@ -33,7 +34,8 @@ def settings_of_hydra(loader: ConfigLoader, folder: Path, overrides: Sequence[st
         if not file.is_file():
             continue
         lines = file.read_text("utf-8").splitlines()
-        number = next((number for number, text in enumerate(lines, 1) if _speaks_to_hydra(text)), 0)
+        number = key_lines("\n".join(lines)).get(("hydra",), 0)
+        number = number or next((number for number, text in enumerate(lines, 1) if _speaks_to_hydra(text)), 0)
         if number:
             asked = lines[number - 1].strip("- ")
             why = f"{WHY_NO_HYDRA_SETTINGS}; sweeps are typed: -m key=a,b"
@@ -42,8 +44,8 @@ def settings_of_hydra(loader: ConfigLoader, folder: Path, overrides: Sequence[st
 
 
 def _speaks_to_hydra(line: str) -> bool:
-    """Whether a line of a file opens Hydra's own settings, or overrides one of its groups."""
-    return line.startswith("hydra:") or line.strip("- ").removeprefix("override ").lstrip("/").startswith("hydra/")
+    """Whether a line of a file overrides one of Hydra's own groups."""
+    return line.strip("- ").removeprefix("override ").lstrip("/").startswith("hydra/")
 
 
 def _fault(file: Path) -> str:
@@ -51,7 +53,7 @@ def _fault(file: Path) -> str:
         return ""
     content = file.read_bytes()
     try:
-        return f"{file} is nested too deeply" if _depth(content.decode("utf-8")) > MAX_DEPTH else ""
+        return f"{file} is nested too deeply" if is_deep(content.decode("utf-8")) else ""
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         return f"{file}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8"
@@ -59,14 +61,3 @@ def _fault(file: Path) -> str:
         return f"{file}, character {error.position}: {error.reason}"
     except yaml.YAMLError:
         return ""  # Hydra says where, if it reads this file at all
-
-
-def _depth(text: str) -> int:
-    """Levels of nesting, counted without going down into them, and no further than is needed."""
-    depth = deepest = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        deepest = max(deepest, depth)
-        if deepest > MAX_DEPTH:
-            break
-    return deepest

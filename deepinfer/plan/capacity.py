@@ -7,13 +7,11 @@ from msgspec import Struct, structs
 from deepinfer.config.errors import ExitCode, Problem
 from deepinfer.config.specs import Parallel
 from deepinfer.plan.layout import lay_out, valid_expert_degrees
-from deepinfer.plan.ledger import Ledger
+from deepinfer.plan.ledger import OF, Ledger
 from deepinfer.plan.memory import Scene, budget, fixed_bytes, pool_blocks, rank_groups, weight_items
-from deepinfer.plan.roles import OPTIONS, choose, key_of
+from deepinfer.plan.memory_levers import DEGREES, GB, held_bytes, levers_text, typed_degrees
+from deepinfer.plan.roles import key_of
 from deepinfer.plan.types import Capacity, Layout, RankMemory, RolePlan
-
-GB = 1e9
-DEGREES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Fit(Struct, frozen=True, kw_only=True):
@@ -44,21 +42,30 @@ def fit(scenes: Mapping[str, Scene], layout: Layout, ledger: Ledger) -> Fit:
         if free < 0:
             too_big.append(_too_big(scene, layout, budget(scene, role, rank, numbers, 0)))
         elif count * cache.padded_block_bytes > free:
-            too_big.append(_pool_too_big(scene, count, free))
+            too_big.append(_pool_too_big(scene, layout, count, free))
     ledger.problems += too_big
     memory = tuple(budget(scene, role, rank, numbers, blocks[role.name]) for scene, role, rank, numbers in groups)
-    for name, rule in rules.items():
-        if case.spec.cache.memory_bytes == "auto":
-            key = "cache.memory_bytes" if name == "all" else f"cache.memory_bytes of {name}"
-            size = blocks[name] * cache.padded_block_bytes
-            ledger.decide(key, size, rule or "cache.num_blocks was given")
+    _decide_pools(scenes[decode.name], blocks, rules, ledger)
     smallest = min(blocks.values()) * cache.block_tokens
     if smallest < longest and not too_big:
-        longest = _shorten(scenes[decode.name], smallest, longest, ledger)
+        longest = _shorten(scenes[decode.name], layout, smallest, longest, ledger)
     elif asked_len == "auto" and not too_big:
         ledger.decide("model.max_model_len", longest, "max_position_embeddings of config.json, and the cache holds it")
     capacity = _capacity(scenes[decode.name], decode, blocks[decode.name], longest)
     return Fit(memory=memory, capacity=capacity, max_model_len=longest)
+
+
+def _decide_pools(scene: Scene, blocks: Mapping[str, int], rules: Mapping[str, str], ledger: Ledger) -> None:
+    """Write down what each role's pool became: `blocks` and the rule of each, by role."""
+    cache, block = scene.case.spec.cache, scene.cache.padded_block_bytes
+    of = {name: "" if name == "all" else f"{OF}{name}" for name in rules}
+    for name, rule in rules.items():
+        if cache.memory_bytes == "auto":
+            ledger.decide(f"cache.memory_bytes{of[name]}", blocks[name] * block, rule or "cache.num_blocks was given")
+    for name in rules:
+        if cache.num_blocks == "auto":
+            fill = f"as many blocks of {block:,} B as cache.memory_bytes holds"
+            ledger.decide(f"cache.num_blocks{of[name]}", blocks[name], fill)
 
 
 def _capacity(scene: Scene, role: RolePlan, num_blocks: int, longest: int) -> Capacity:
@@ -74,7 +81,7 @@ def _capacity(scene: Scene, role: RolePlan, num_blocks: int, longest: int) -> Ca
     )
 
 
-def _shorten(scene: Scene, tokens: int, longest: int, ledger: Ledger) -> int:
+def _shorten(scene: Scene, layout: Layout, tokens: int, longest: int, ledger: Ledger) -> int:
     """The cache is smaller than one longest sequence: an "auto" gives way, a number does not."""
     block = scene.cache.padded_block_bytes
     if scene.case.spec.model.max_model_len == "auto" and tokens >= scene.cache.block_tokens:
@@ -82,11 +89,14 @@ def _shorten(scene: Scene, tokens: int, longest: int, ledger: Ledger) -> int:
         ledger.decide("model.max_model_len", tokens, rule, runner_up=longest)
         return tokens
     need = -(-longest // scene.cache.block_tokens) * block
+    cache = scene.case.spec.cache
+    fills_device = cache.num_blocks == cache.memory_bytes == "auto" and not scene.role.is_cpu
+    more = levers_text(scene, layout) if fills_device else ""  # a pool of a given size does not grow with what is left
     ledger.refuse(
         Problem(
             asked=f"model.max_model_len={longest}",
             found=f"the cache holds {tokens:,} tokens in {tokens // scene.cache.block_tokens:,} blocks",
-            why=f"one such sequence needs {need:,} B of cache",
+            why="; ".join(filter(None, (f"one such sequence needs {need:,} B of cache", more))),
             fix=f"model.max_model_len={tokens}" if tokens else f"cache.memory_bytes={need}",
             code=ExitCode.MEMORY,
         )
@@ -94,14 +104,15 @@ def _shorten(scene: Scene, tokens: int, longest: int, ledger: Ledger) -> int:
     return longest
 
 
-def _pool_too_big(scene: Scene, count: int, free: int) -> Problem:
+def _pool_too_big(scene: Scene, layout: Layout, count: int, free: int) -> Problem:
     cache, block = scene.case.spec.cache, scene.cache.padded_block_bytes
     most = free // block
     by_number = cache.num_blocks != "auto"
+    left = f"{free / GB:.2f} GB are left beside weights and state, {most * scene.cache.block_tokens:,} tokens of cache"
     return Problem(
         asked=f"cache.num_blocks={cache.num_blocks}" if by_number else f"cache.memory_bytes={cache.memory_bytes}",
         found=f"{count:,} blocks take {count * block / GB:.2f} GB",
-        why=f"{free / GB:.2f} GB are left beside weights and state",
+        why="; ".join(filter(None, (left, levers_text(scene, layout)))),
         fix=f"cache.num_blocks={most}" if by_number else f"cache.memory_bytes={most * block}",
         code=ExitCode.MEMORY,
     )
@@ -110,14 +121,15 @@ def _pool_too_big(scene: Scene, count: int, free: int) -> Problem:
 def _too_big(scene: Scene, layout: Layout, memory: RankMemory) -> Problem:
     case, num_ranks = scene.case, scene.role.num_ranks
     side = "" if memory.role == "all" else f" of the {memory.role} side"
-    largest = sorted((item for item in memory.items if item.place == "device"), key=lambda item: -item.num_bytes)[:3]
-    parts = ", ".join(f"{item.name} {item.num_bytes / GB:.1f}" for item in largest if item.num_bytes >= GB / 10)
+    held = sorted((item for item in memory.items if item.place == "device"), key=lambda item: -item.num_bytes)
+    parts = ", ".join(f"{item.name} {item.num_bytes / GB:.1f}" for item in held if item.num_bytes >= GB / 10)
     where = f"ranks {memory.ranks}" if layout.num_ranks > 1 else "the rank"
     limit = "of this machine's memory may be used for it" if scene.role.is_cpu else "of each device may be used"
+    room = f"{scene.usable_bytes / GB:.1f} GB {limit}, so no token fits"
     return Problem(
         asked=f"model={case.model_name} on {scene.role.chip.name}, {num_ranks} rank{'s' * (num_ranks > 1)}{side}",
         found=f"{where} would hold {memory.device_bytes / GB:.1f} GB before the first cache block (GB: {parts})",
-        why=f"{_expansion(scene, memory)}{scene.usable_bytes / GB:.1f} GB {limit}",
+        why="; ".join(filter(None, (f"{_expansion(scene, memory)}{room}", levers_text(scene, layout)))),
         fix=_smaller(scene, layout),
         code=ExitCode.MEMORY,
     )
@@ -135,6 +147,8 @@ def _expansion(scene: Scene, memory: RankMemory) -> str:
 
 def _smaller(scene: Scene, layout: Layout) -> str:
     """What to type: fewer sequences or rows where the weights alone would fit, else more ranks or a smaller model."""
+    if scene.role.parallel.engram not in ("auto", "host") and held_bytes(scene, "host") <= scene.usable_bytes:
+        return f"{key_of(scene.role.name)}.engram=host"
     role, rank = next((plan, rank) for plan, rank, _ in rank_groups(layout) if plan.name == scene.role.name)
     held = sum(item.num_bytes for item in weight_items(scene, rank, role) if item.place == "device")
     room = scene.usable_bytes - held
@@ -172,7 +186,7 @@ def _smallest_layout(scene: Scene) -> str:
         layout = lay_out((one,), case.config, case.hardware, {role: "host"})
         needs = [fixed_bytes(scene, weight_items(scene, rank, plan)) for plan, rank, _ in rank_groups(layout)]
         if max(needs) <= scene.usable_bytes:
-            key = key_of(role)
-            by_degrees = f"{key}.attention_dp={degree} {key}.expert={degree}"
-            return choose(role, OPTIONS[degree]) if degree in OPTIONS else by_degrees
+            typed = typed_degrees(scene.role, degree)
+            on_host = f" {key_of(role)}.engram=host"
+            return typed if scene.role.parallel.engram in ("auto", "host") else typed + on_host
     return ""

@@ -8,12 +8,13 @@ from typing import Any
 from msgspec import structs
 
 from deepinfer.plan.compare import Change
+from deepinfer.plan.quantities import quantity
 
 SECTION = 9  # columns
 KEY = 28  # columns
 LONG = 60  # columns from which the two sides stand below each other
-SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
-TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+NOISE = 1e-4  # of a figure: what a rounding elsewhere moves
+DIGITS = (4, 6, 9)  # significant ones: as many as tell the two sides apart
 
 
 def lines(changes: Sequence[Change], *, at_most: int = 0, remarks: Mapping[str, str] | None = None) -> list[str]:
@@ -33,6 +34,31 @@ def lines(changes: Sequence[Change], *, at_most: int = 0, remarks: Mapping[str, 
     return told
 
 
+def notable(changes: Sequence[Change]) -> tuple[list[Change], int]:
+    """What a reader wants to see, and how many figures moved by less than NOISE.
+
+    What is left of a memory is left out where what is used of it is told: it only says the same again.
+    """
+    used = {change.path for change in changes if change.key.endswith("device_bytes")}
+    told = [
+        change
+        for change in changes
+        if not (change.key.endswith("headroom_bytes") and change.path.replace("headroom", "device") in used)
+    ]
+    kept = [change for change in told if not is_noise(change)]
+    return kept, len(told) - len(kept)
+
+
+def is_noise(change: Change) -> bool:
+    """Whether a figure or a size hardly moved. Other whole numbers count something: none of their changes is noise."""
+    before, after = change.before, change.after
+    if not (_is_number(before) and _is_number(after)):
+        return False
+    if isinstance(before, int) and isinstance(after, int) and change.unit != "B":
+        return False
+    return bool(abs(after - before) < NOISE * max(abs(before), abs(after)))
+
+
 def _together(changes: list[Change]) -> list[Change]:
     """Ops that move alike as one change: there are two dozen, and a chip moves them all."""
     alike: dict[tuple[str, str], list[Change]] = {}
@@ -48,15 +74,22 @@ def _rows(change: Change, remark: str) -> Iterator[str]:
     if not change.key:
         yield f"- {change.before}" if change.after is None else f"+ {change.after}"
         return
-    before, after = shown(change.before, change.unit), shown(change.after, change.unit)
-    if before == after:  # too near each other for a rounded number
-        before, after = shown(change.before), shown(change.after)
+    before, after = _sides(change)
     moved = "; ".join(filter(None, (moved_by(change), remark)))
     if len(before) + len(after) > LONG:
         yield f"{change.key:<{KEY - 1}} {before}"
         yield f"{'':<{KEY - 2}}→ {after}{f'  ({remark})' if remark else ''}"
     else:
         yield f"{change.key:<{KEY - 1}} {before} → {after}{f'  ({moved})' if moved else ''}"
+
+
+def _sides(change: Change) -> tuple[str, str]:
+    """Both sides with as many digits as tell them apart; where none do, in full."""
+    for digits in DIGITS:
+        before, after = (shown(side, change.unit, digits) for side in (change.before, change.after))
+        if before != after:
+            return before, after
+    return f"{json.dumps(change.before)} {change.unit}".rstrip(), f"{json.dumps(change.after)} {change.unit}".rstrip()
 
 
 def moved_by(change: Change) -> str:
@@ -71,7 +104,7 @@ def moved_by(change: Change) -> str:
     return f"{amount}, ×{after / before:.3g}" if after >= 10 * before else f"{amount}, {100 * by / before:+.3g} %"
 
 
-def shown(value: Any, unit: str = "") -> str:
+def shown(value: Any, unit: str = "", digits: int = DIGITS[0]) -> str:
     """One side of a difference."""
     match value:
         case None:
@@ -79,21 +112,12 @@ def shown(value: Any, unit: str = "") -> str:
         case bool():
             return str(value).lower()
         case int() | float():
-            return _number(value, unit)
+            return quantity(value, unit, digits)
         case str():
-            return value or '""'
+            return value or "nothing"
         case list() if all(isinstance(item, str) for item in value):
             return " ".join(value) or "nothing"
     return json.dumps(value, ensure_ascii=False)
-
-
-def _number(value: float, unit: str) -> str:
-    scales = {"B": SIZES, "bytes": SIZES, "s": TIMES}.get(unit)
-    if scales and value:
-        name, scale = next((each for each in scales if abs(value) >= each[1]), scales[-1])
-        return f"{value / scale:.4g} {name}"
-    plain = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    return f"{plain} {unit}".rstrip()
 
 
 def _is_number(value: Any) -> bool:

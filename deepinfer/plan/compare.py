@@ -19,7 +19,7 @@ SECTIONS = {  # fields of a plan that the text calls otherwise
     "rank_digest": "digest",
     "numerics_digest": "digest",
 }
-FIRST = ("deepinfer", "choices")
+FIRST = ("deepinfer", "cost", "choices", "layout", "memory", "capacity")  # what people look for; of costs the headline
 NAMES = ("name", "key", "op", "what", "role")  # the field that tells the parts of a list apart
 MATTERS = ("value", "backend", "implementation", "num_bytes", "device_bytes", "at_least", "num_ranks", "what")
 """What a part is, in one word: the first of these that it has."""
@@ -50,7 +50,7 @@ class Change(Frozen, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def compare(before: Plan, after: Plan) -> tuple[Change, ...]:
-    """Everything in which two plans differ, in the order of a plan's text; empty for equal plans.
+    """Everything in which two plans differ: costs, choices, layout, memory, then the rest; empty for equal plans.
 
     Reasons and rules are told only where nothing else differs: they put the other changes into words.
     """
@@ -96,7 +96,7 @@ def _field(field: str, old: Any, new: Any) -> Iterator[Change]:
     section = SECTIONS.get(field, field)
     if section == "digest":
         yield from _leaf(section, field.removesuffix("_digest"), old, new, "")
-    elif section in ("note", "warning"):
+    elif section in ("note", "warning", "unbuilt"):
         yield from (Change(section=section, key="", before=sentence) for sentence in old if sentence not in new)
         yield from (Change(section=section, key="", after=sentence) for sentence in new if sentence not in old)
     else:
@@ -187,6 +187,6 @@ def _unit(name: str, around: Any) -> str:
     beside = around.get("unit") if isinstance(around, dict) else None
     if isinstance(beside, str) and name == "value":
         return beside
-    if name.endswith("_bytes"):
+    if "bytes" in name.split("_") and not name.endswith("_per_s"):
         return "B"
     return "s" if name.endswith("_s") and "_per_" not in name else ""

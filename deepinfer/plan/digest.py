@@ -1,4 +1,7 @@
-"""Two short fingerprints. Neither covers prompts, outputs, paths, ports, costs or reasons."""
+"""Short fingerprints: two of what a plan does, and a seal of all that is written in its file.
+
+The first two cover neither prompts nor outputs, paths, ports, costs or reasons; the seal covers every key.
+"""
 
 import hashlib
 from collections.abc import Iterable
@@ -6,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from deepinfer.plan.types import OpChoice, Plan, RolePlan
+from deepinfer.plan.types import SEAL, OpChoice, Plan, RolePlan
 
 DIGEST_CHARS = 16
 
@@ -17,13 +20,24 @@ def digest(value: Any) -> str:
     return hashlib.sha256(data).hexdigest()[:DIGEST_CHARS]
 
 
+def seal(written: dict[str, Any]) -> str:
+    """Fingerprint of a plan's file, as parsed, but for the seal itself: any other key, value or type gives another one."""
+    return digest({key: value for key, value in written.items() if key != SEAL})
+
+
+def sealed(plan: Plan) -> bytes:
+    """The plan as JSON with its seal, by which `rank` knows that nobody edited it."""
+    written = msgspec.json.decode(plan.to_json())
+    return msgspec.json.encode({**written, SEAL: seal(written)})
+
+
 def rank_digest(plan: Plan) -> str:
     """What all ranks of a run must share; ranks that differ refuse to start."""
     return digest(
         {
             "deepinfer": plan.deepinfer,
             "weights": plan.model.weights_digest,
-            "config": plan.model.config_digest,
+            "config": digest(plan.model.config),
             "max_model_len": plan.model.max_model_len,
             "roles": [_role(role) for role in plan.layout.roles],
             "cache": plan.cache,
@@ -46,7 +60,7 @@ def numerics_digest(plan: Plan) -> str:
         {
             "deepinfer": plan.deepinfer,
             "weights": plan.model.weights_digest,
-            "config": plan.model.config_digest,
+            "config": digest(plan.model.config),
             "numerics": plan.numerics.numerics,
             "dtype": plan.numerics.dtype,
             "threads": plan.numerics.threads,

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from deepinfer.config.errors import ExitCode, Problem
 from deepinfer.plan.types import Decision
 
+OF = " of "  # between a key and the role that a decision is about, where each role has its own
+
 
 @dataclass(slots=True)
 class Ledger:

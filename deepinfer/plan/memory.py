@@ -11,6 +11,7 @@ from deepinfer.plan.roles import RoleCase
 from deepinfer.plan.settle import Case
 from deepinfer.plan.sizes import Weights
 from deepinfer.plan.types import Layout, MemoryItem, OpChoice, RankMemory, RankPlan, Resident, RolePlan
+from deepinfer.plan.workspace import workspace_bytes
 
 CPU_POOL_SHARE = 0.5  # of what is left beside weights: a laptop has other work to do
 CPU_POOL_CAP = 2 * 2**30
@@ -35,6 +36,32 @@ class Scene(Struct, frozen=True, kw_only=True):
     def resident(self) -> dict[str, Resident]:
         by_op = {choice.op: choice.resident for choice in self.ops}
         return {name: by_op[op] for name, op in CLASS_OP.items()}
+
+
+def scene_of(case: Case, role: RoleCase, ops: tuple[OpChoice, ...]) -> Scene:
+    """What a role's ranks are reckoned from; sizes hold for the longest sequence that is asked for."""
+    config, numerics, model, scheduler = case.config, case.numerics, case.spec.model, case.spec.scheduler
+    cache = CacheLayout.of(
+        config,
+        numerics=numerics.numerics,
+        dtype=numerics.dtype,
+        block_tokens=case.spec.cache.block_tokens,
+        num_draft_layers=case.drafting.num_draft_layers,
+        backtrack=case.drafting.backtrack,
+    )
+    longest = config.max_position_embeddings if model.max_model_len == "auto" else model.max_model_len
+    gathers = any(choice.resident == "expanded" for choice in ops)
+    return Scene(
+        case=case,
+        role=role,
+        weights=Weights(config),
+        cache=cache,
+        ops=ops,
+        workspace_bytes=workspace_bytes(
+            config, numerics, scheduler, case.drafting, max_model_len=longest, gathers=gathers
+        ),
+        state_bytes=scheduler.max_num_seqs * cache.padded_state_bytes,
+    )
 
 
 def weight_items(scene: Scene, rank: RankPlan, role: RolePlan) -> list[MemoryItem]:

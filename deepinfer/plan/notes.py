@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from deepinfer.config.specs import PrefixCache
 from deepinfer.plan.differences import differences
 from deepinfer.plan.digest import rounding
+from deepinfer.plan.layout import valid_expert_degrees
 from deepinfer.plan.ledger import Ledger
 from deepinfer.plan.roles import hardware_key, key_of
 from deepinfer.plan.settle import Case
@@ -31,13 +33,16 @@ def _notes(case: Case) -> Iterator[str]:
         values = f"{count} value{'s' * (count > 1)}"
         where, name = case.checkpoint.folder, case.spec.model.name
         yield f"config.json in {where} differs from {name} in {values}; the folder's own counts"
+    if isinstance(case.spec.cache, PrefixCache):
+        tokens = case.spec.cache.block_tokens
+        yield f"cache=prefix shares whole blocks: a hit is a multiple of {tokens} tokens, and shorter prompts have none"
     if case.numerics.numerics != "full":
         yield f"model.numerics={case.numerics.numerics}: not the published numerics; for comparisons"
 
 
 def _warnings(case: Case, layout: Layout) -> Iterator[str]:
     for role in layout.roles:
-        yield from _warnings_of_role(role, case.numerics.dtype)
+        yield from _warnings_of_role(role, case)
     first, *others = (rounding(role.hardware.architecture, role.ops) for role in layout.roles)
     if any(other != first for other in others):
         yield (
@@ -55,13 +60,20 @@ def _warnings(case: Case, layout: Layout) -> Iterator[str]:
         yield f"{case.numerics.threads} threads get in each other's way on {cores} cores; model.threads=auto"
 
 
-def _warnings_of_role(role: RolePlan, dtype: str) -> Iterator[str]:
+def _warnings_of_role(role: RolePlan, case: Case) -> Iterator[str]:
     chip = role.hardware
     if chip.domain and role.expert > chip.domain_devices:
         yield (
             f"expert groups of {role.expert} span several {chip.domain} domains of {chip.domain_devices}: all-to-all goes "
-            f"over the network; {key_of(role.name)}.expert={chip.domain_devices} keeps it inside"
+            f"over the network; {key_of(role.name)}.expert={_widest_inside(role, case)} keeps it inside"
         )
     twins = [choice.op for choice in role.ops if choice.backend == "reference"]
     if twins and chip.kind in ("cuda", "ascend"):
-        yield f"{len(twins)} of {len(role.ops)} ops are plain torch with weights in {dtype}; kernels=auto"
+        yield f"{len(twins)} of {len(role.ops)} ops are plain torch with weights in {case.numerics.dtype}; kernels=auto"
+
+
+def _widest_inside(role: RolePlan, case: Case) -> int:
+    """The largest degree that splits ranks and experts evenly and stays on the fastest link."""
+    ranks, drafting = role.num_ranks // role.replicas, case.drafting.num_draft_layers > 0
+    degrees = valid_expert_degrees(case.config, ranks, role.redundant_experts, drafting=drafting)
+    return max(degree for degree in degrees if degree <= role.hardware.domain_devices)

@@ -1,18 +1,24 @@
 """A plan as text: one screen, one fact a line, each line beginning with its section for grep. And as JSON."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from textwrap import wrap
 
 import msgspec
 
 from deepinfer.config.specs import Spec
-from deepinfer.plan.render_cost import cost_lines, fleet_lines
+from deepinfer.plan.ledger import OF
+from deepinfer.plan.quantities import counted, fixed_size, size
+from deepinfer.plan.render_cost import cost_lines
+from deepinfer.plan.render_fleet import fleet_lines
 from deepinfer.plan.render_roles import backends, layout_lines, need_lines, op_lines, ranks_on_chips
-from deepinfer.plan.types import MemoryItem, Plan, RankMemory
+from deepinfer.plan.types import Decision, MemoryItem, Plan, RankMemory
+from deepinfer.plan.verdict import verdict
 
 GIB = 2**30
 SECTION = 9  # columns of the first field
 LABEL = 15  # columns of the second
+AMOUNT = 13  # columns of a size
 WRAP = 96  # columns of a list that may be long
 SMALL_BYTES = 10e9  # a rank that holds less is written in MB
 SHOWN = 8  # differing values that the text lists
@@ -21,8 +27,19 @@ SUMMED = {"cache": "kv_pool", "state": "state", "workspace": "workspace"}  # wor
 
 def text(plan: Plan, typed: Sequence[str] = ()) -> str:
     """The whole plan for people; `typed` are the overrides that led to it. Equal arguments give equal text."""
-    lines = [
+    lines = []
+    for section, label, value in rows(plan, typed):
+        lines.append(
+            f"{section:<{SECTION}}{label:<{LABEL}}{value}".rstrip() if label else f"{section:<{SECTION}}{value}"
+        )
+    return "\n".join(lines)
+
+
+def rows(plan: Plan, typed: Sequence[str] = ()) -> list[tuple[str, str, str]]:
+    """The text's facts: section, label (which may be empty) and what is said."""
+    return [
         *_section("plan", _head(plan, typed)),
+        *_section("plan", verdict(plan)),
         *_section("model", _model(plan)),
         *_section("layout", layout_lines(plan)),
         *_section("memory", _memory(plan)),
@@ -37,7 +54,6 @@ def text(plan: Plan, typed: Sequence[str] = ()) -> str:
         *_section("warning", (("", warning) for warning in plan.warnings)),
         *_section("digest", (("ranks", plan.rank_digest), ("numerics", plan.numerics_digest))),
     ]
-    return "\n".join(lines)
 
 
 def json_text(plan: Plan) -> str:
@@ -53,37 +69,43 @@ def summary(plan: Plan) -> str:
     model, numerics, memory = plan.model, plan.numerics, plan.memory[-1]
     weights = sum(item.num_bytes for item in memory.items[: _weights_end(memory)])
     how = f"{numerics.dtype}, numerics {numerics.numerics}, ops {backends(plan.layout.roles)}{_threads(plan)}"
-    sizes = ", ".join(f"{label} {_size(memory.item(name).num_bytes)}" for label, name in SUMMED.items())
+    sizes = ", ".join(f"{label} {size(memory.item(name).num_bytes)}" for label, name in SUMMED.items())
     capacity = plan.capacity
     most = f"{capacity.sequences} sequences of up to {model.max_model_len:,} tokens"
     names = [difference.rpartition(" in ")[2] for difference in model.differences[:1]]
     warning = [
-        f"warning its config.json differs from {name} in {_counted(len(model.differences), 'value')}" for name in names
+        f"warning its config.json differs from {name} in {counted(len(model.differences), 'value')}" for name in names
     ]
     return "\n".join(
         (
             f"plan    {model.name} on {ranks_on_chips(plan)}: {how}",
-            f"memory  {_size(memory.device_bytes)} a rank: weights {_size(weights)}, {sizes} (estimate)",
+            f"memory  {size(memory.device_bytes)} a rank: weights {size(weights)}, {sizes} (estimate)",
             f"takes   {capacity.tokens:,} tokens of cache, {most}; digest {plan.numerics_digest}",
             *warning,
         )
     )
 
 
-def _section(name: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    for label, value in rows:
-        yield f"{name:<{SECTION}}{label:<{LABEL}}{value}".rstrip() if label else f"{name:<{SECTION}}{value}"
+def _section(name: str, facts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    return ((name, label, value) for label, value in facts)
 
 
 def _head(plan: Plan, typed: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield "", f"{plan.model.name} on {ranks_on_chips(plan)} (deepinfer {plan.deepinfer})"
     order = {group: index for index, group in enumerate(Spec.__struct_fields__)}
-    chosen = sorted(plan.choices.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
+    read = {group: option for group, option in plan.choices.items() if _is_read(group, plan)}
+    chosen = sorted(read.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
     for line in wrap(" ".join(f"{group}={option}" for group, option in chosen), WRAP, break_on_hyphens=False):
         yield "chosen", line
     keys = [override for override in typed if "." in override.partition("=")[0].partition("@")[0]]
     for line in wrap(" ".join(keys), WRAP, break_on_hyphens=False, break_long_words=False):
         yield "set", line
+
+
+def _is_read(group: str, plan: Plan) -> bool:
+    """Whether some rank goes by this choice: sides of a deployment have choices of their own, "same" aside."""
+    own = [plan.choices.get(f"{group}@deploy.{role.name}.{group}", "same") for role in plan.layout.roles]
+    return "same" in own
 
 
 def _model(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -108,12 +130,12 @@ def _model(plan: Plan) -> Iterator[tuple[str, str]]:
     for difference in model.differences[:SHOWN]:
         yield "differs", difference
     if len(model.differences) > SHOWN:
-        yield "differs", f"… and {_counted(len(model.differences) - SHOWN, 'value')} more; format=json lists all"
+        yield "differs", f"… and {counted(len(model.differences) - SHOWN, 'value')} more; format=json lists all"
 
 
 def _threads(plan: Plan) -> str:
     on_cpu = any(role.hardware.kind == "cpu" for role in plan.layout.roles)
-    return f", {_counted(plan.numerics.threads, 'thread')}" if on_cpu else ""
+    return f", {counted(plan.numerics.threads, 'thread')}" if on_cpu else ""
 
 
 def _state(plan: Plan) -> str:
@@ -136,34 +158,33 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "ranks", f"{memory.ranks}{'' if memory.role == 'all' else f' ({memory.role})'}"
         for item in memory.items:
             yield item.name, _memory_line(item, whole.get(item.name), small)
-        yield "used", f"{_column(memory.device_bytes, small)}  of {_amount(hardware.usable_bytes, small)} usable"
-        total = (
-            f"{'a rank' if hardware.kind == 'cpu' else 'a device'} has {_amount(hardware.memory_bytes, small)} ({seen})"
+        yield (
+            "used",
+            f"{_column(memory.device_bytes, small)}  of {fixed_size(hardware.usable_bytes, in_mb=small)} usable",
         )
-        yield "headroom", f"{_column(memory.headroom_bytes, small)}  {total}"
+        whose = "a rank" if hardware.kind == "cpu" else "a device"
+        total = f"{whose} has {fixed_size(hardware.memory_bytes, in_mb=small)} ({seen})"
+        filled = "the cache took all that was left; " * (0 <= memory.headroom_bytes < plan.model.padded_block_bytes)
+        yield "headroom", f"{_column(memory.headroom_bytes, small)}  {filled}{total}"
         if memory.host_bytes:
             yield "host", f"{_column(memory.host_bytes, small)}  of the host's memory for each rank"
 
 
 def _memory_line(item: MemoryItem, whole_bytes: int | None, small: bool) -> str:
-    amount = f"{'-':>12}" if item.place == "nowhere" else _column(item.num_bytes, small)
+    amount = f"{'-':>{AMOUNT}}" if item.place == "nowhere" else _column(item.num_bytes, small)
     checkpoint = f"of {whole_bytes:,} B in the checkpoint" if whole_bytes is not None else ""
     return f"{amount}  {'; '.join(filter(None, (checkpoint, item.note)))}".rstrip()
 
 
 def _column(num_bytes: int, small: bool) -> str:
-    return f"{_amount(num_bytes, small):>12}"
-
-
-def _amount(num_bytes: int, small: bool) -> str:
-    return f"{num_bytes / 1e6:.3f} MB" if small else f"{num_bytes / 1e9:.3f} GB"
+    return f"{fixed_size(num_bytes, in_mb=small):>{AMOUNT}}"
 
 
 def _cache(plan: Plan) -> Iterator[tuple[str, str]]:
     capacity = plan.capacity
     yield "blocks", f"{capacity.num_blocks:,} of {plan.cache.block_tokens} tokens"
     yield "tokens", f"{capacity.tokens:,} a rank, {capacity.all_tokens:,} in all"
-    longest = f"{capacity.sequences_at_max_len:,} of {plan.model.max_model_len:,} tokens at once"
+    longest = f"{capacity.sequences_at_max_len:,} of {plan.model.max_model_len:,} tokens at once on a rank"
     yield "sequences", f"{capacity.sequences:,} a rank, {capacity.all_sequences:,} in all; {longest}"
 
 
@@ -175,23 +196,23 @@ def _graph(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _decided(plan: Plan) -> Iterator[tuple[str, str]]:
-    for decision in plan.decisions:
-        second = f"; second: {decision.runner_up}" if decision.runner_up else ""
-        cost = f" ({decision.estimate})" if decision.estimate else ""
-        yield "", f"{decision.key}={decision.value}: {decision.rule}{second}{cost}"
+    alike = groupby(plan.decisions, key=lambda each: (each.key.partition(OF)[0], each.rule, each.runner_up))
+    for (key, rule, runner_up), group in alike:  # a rule that settled a key for several roles is told once
+        found = list(group)
+        roles = [decision.key.partition(OF)[2] for decision in found]
+        values = ", ".join(f"{role} {said(one)}".strip() for role, one in zip(roles, found, strict=True))
+        second = f"; second: {runner_up}" if runner_up else ""
+        cost = f" ({found[0].estimate})" if found[0].estimate else ""
+        yield "", f"{key}={values}: {rule}{second}{cost}"
+
+
+def said(decision: Decision) -> str:
+    """What was decided, with a size in words; the plan itself has the bytes."""
+    sized = decision.value.isdecimal() and decision.key.partition(OF)[0].endswith("_bytes")
+    if sized:
+        return size(int(decision.value), 4)
+    return f"{int(decision.value):,}" if decision.value.isdecimal() else decision.value
 
 
 def _weights_end(memory: RankMemory) -> int:
     return next(index for index, item in enumerate(memory.items) if item.name == "kv_pool")
-
-
-def _size(num_bytes: int) -> str:
-    """Bytes in words: "14.4 MB", "2.15 GB", "144 GB", "2.99 TB"."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= scale:
-            return f"{num_bytes / scale:.3g} {unit}"
-    return f"{num_bytes} B"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TypeVar
 
+from deepinfer.plan.quantities import counted
 from deepinfer.plan.types import OpChoice, Plan, RolePlan
 
 Line = tuple[str, str]
@@ -17,16 +18,17 @@ def ranks_on_chips(plan: Plan) -> str:
         counts[role.hardware.name] = counts.get(role.hardware.name, 0) + role.num_ranks
     if plan.layout.num_ranks == 1:
         return plan.hardware.name
-    return " + ".join(f"{count} × {name}" for name, count in counts.items())
+    return " + ".join(f"{count:,} × {name}" for name, count in counts.items())
 
 
 def layout_lines(plan: Plan) -> Iterator[Line]:
     """Ranks, nodes and domains of the whole plan, then a line for each role."""
     layout = plan.layout
     links = dict.fromkeys(role.hardware.domain for role in layout.roles if role.hardware.domain)
-    nodes = f" on {layout.num_nodes} nodes" if layout.num_nodes > 1 else ""
-    domains = f", {layout.num_domains} {' or '.join(links)} domain{'s' * (layout.num_domains > 1)}" if links else ""
-    yield "ranks", f"{layout.num_ranks}{nodes}{domains}"
+    nodes = f" on {counted(layout.num_nodes, 'node')}" if layout.num_nodes > 1 else ""
+    domain = f"{' or '.join(links)} domain"
+    domains = f", {counted(layout.num_domains, domain)}" if links else ""
+    yield "ranks", f"{layout.num_ranks:,}{nodes}{domains}"
     several = len({role.hardware.name for role in layout.roles}) > 1
     for role in layout.roles:
         first = next(rank for rank in layout.ranks if rank.rank == role.first_rank)

@@ -21,15 +21,13 @@ from deepinfer.plan.floors import floors_of
 from deepinfer.plan.graph import build_graph
 from deepinfer.plan.layout import lay_out
 from deepinfer.plan.ledger import Ledger
-from deepinfer.plan.memory import Scene
+from deepinfer.plan.memory import Scene, scene_of
 from deepinfer.plan.notes import write_notes
-from deepinfer.plan.roles import RoleCase
 from deepinfer.plan.rules_roles import reproducible_is_one_kind_of_op
 from deepinfer.plan.settle import Case, settle
 from deepinfer.plan.site import check_site
-from deepinfer.plan.sizes import Weights
 from deepinfer.plan.types import Layout, ModelPlan, OpChoice, Plan, PlanErrors
-from deepinfer.plan.workspace import workspace_bytes
+from deepinfer.plan.verdict import planned_only
 
 
 def resolve(spec: Spec, facts: Facts, choices: Mapping[str, str] | None = None) -> Plan:
@@ -50,7 +48,7 @@ def resolve(spec: Spec, facts: Facts, choices: Mapping[str, str] | None = None) 
     reckonings = reckonings_of(case, ledger)
     if impossible:
         raise PlanErrors(ledger.problems)  # sizes of a layout that cannot be would say nothing
-    scenes = {role.name: _scene(case, role, ops[role.name]) for role in case.roles}
+    scenes = {role.name: scene_of(case, role, ops[role.name]) for role in case.roles}
     places = {name: place_tables(scene, ledger) for name, scene in scenes.items()}
     layout = _with_ops(lay_out(case.roles, case.config, case.hardware, places), case, ops)
     fitted = fit(scenes, layout, ledger)
@@ -58,7 +56,9 @@ def resolve(spec: Spec, facts: Facts, choices: Mapping[str, str] | None = None) 
     if ledger.problems:
         raise PlanErrors(ledger.problems)
     write_notes(case, layout, ledger)
-    cost = cost_of(scenes, reckonings, layout, fitted.capacity, fitted.max_model_len, ledger)
+    cost = cost_of(scenes, reckonings, layout, fitted, ledger)
+    if ledger.problems:  # workload.strict
+        raise PlanErrors(ledger.problems)
     plan = _plan(scenes[layout.roles[0].name], layout, fitted, cost, choices, ledger)
     return structs.replace(plan, rank_digest=rank_digest(plan), numerics_digest=numerics_digest(plan))
 
@@ -84,19 +84,6 @@ def _with_ops(layout: Layout, case: Case, ops: Mapping[str, tuple[OpChoice, ...]
     return structs.replace(layout, roles=tuple(roles))
 
 
-def _scene(case: Case, role: RoleCase, ops: tuple[OpChoice, ...]) -> Scene:
-    cache = _cache_layout(case)
-    return Scene(
-        case=case,
-        role=role,
-        weights=Weights(case.config),
-        cache=cache,
-        ops=ops,
-        workspace_bytes=_workspace(case, gathers=any(choice.resident == "expanded" for choice in ops)),
-        state_bytes=case.spec.scheduler.max_num_seqs * cache.padded_state_bytes,
-    )
-
-
 def _plan(scene: Scene, layout: Layout, fitted: Fit, cost: CostPlan, choices: dict[str, str], ledger: Ledger) -> Plan:
     case, first = scene.case, layout.roles[0]
     return Plan(
@@ -119,26 +106,8 @@ def _plan(scene: Scene, layout: Layout, fitted: Fit, cost: CostPlan, choices: di
         decisions=tuple(ledger.decisions),
         notes=tuple(ledger.notes),
         warnings=tuple(ledger.warnings),
+        unbuilt=planned_only(case.spec, case.roles),
         choices=choices,
-    )
-
-
-def _cache_layout(case: Case) -> CacheLayout:
-    return CacheLayout.of(
-        case.config,
-        numerics=case.numerics.numerics,
-        dtype=case.numerics.dtype,
-        block_tokens=case.spec.cache.block_tokens,
-        num_draft_layers=case.drafting.num_draft_layers,
-        backtrack=case.drafting.backtrack,
-    )
-
-
-def _workspace(case: Case, *, gathers: bool) -> int:
-    asked = case.spec.model.max_model_len
-    longest = case.config.max_position_embeddings if asked == "auto" else asked
-    return workspace_bytes(
-        case.config, case.numerics, case.spec.scheduler, case.drafting, max_model_len=longest, gathers=gathers
     )
 
 

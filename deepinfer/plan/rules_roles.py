@@ -16,6 +16,12 @@ UNTOUCHED = Parallel(attention_dp=1, context=1, expert=1, redundant_experts=0, e
 UNTOUCHED_CHIP = "cpu"  # the option of hardware that conf/config.yaml takes
 
 
+def _together(name: str, parallel: Parallel) -> tuple[str, ...]:
+    """Degrees that only work side by side: experts are spread over ranks, which attention_dp has to make."""
+    alone = name == "expert" and parallel.attention_dp * parallel.context < parallel.expert
+    return ("attention_dp", "expert") if alone else (name,)
+
+
 def parallel_belongs_to_a_side(case: Case) -> Iterator[Problem]:
     """With two sides nobody reads the degrees of the top level: each side has its own."""
     parallel, option = case.spec.parallel, case.choices.get("parallel", "single")
@@ -30,7 +36,7 @@ def parallel_belongs_to_a_side(case: Case) -> Iterator[Problem]:
     for name in Parallel.__struct_fields__:
         value = getattr(parallel, name)
         if value != getattr(base, name):
-            fix = " ".join(f"{key_of(side)}.{name}={value}" for side in SIDES)
+            fix = " ".join(f"{key_of(side)}.{other}={value}" for side in SIDES for other in _together(name, parallel))
             yield plan_problem(f"parallel.{name}={value}", found, why, fix)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from deepinfer.config.clusters import Cluster, SiteCluster
 from deepinfer.config.errors import Problem
 from deepinfer.plan.ledger import plan_problem
-from deepinfer.plan.roles import OPTIONS, choose, key_of
+from deepinfer.plan.roles import OPTIONS, choose
 from deepinfer.plan.types import Layout, RolePlan
 
 
@@ -13,19 +13,22 @@ def check_site(cluster: Cluster, layout: Layout) -> Iterator[Problem]:
     """The layout must fit on the site's nodes, and every node must have a name where names are given."""
     if not isinstance(cluster, SiteCluster):
         return
-    if layout.num_nodes > cluster.nodes:
+    nodes, hosts = cluster.nodes, cluster.hosts
+    if nodes != "auto" and hosts and len(hosts) != nodes:
+        names = [*hosts, *(f"HOST{index + 1}" for index in range(len(hosts), nodes))]
         yield plan_problem(
-            f"cluster.nodes={cluster.nodes}",
-            f"the layout needs {_needed(layout)}",
-            f"{_nodes(cluster.nodes)} is all that cluster.name={cluster.name} has",
-            _fewer(cluster, layout),
-        )
-    if cluster.hosts and len(cluster.hosts) != cluster.nodes:
-        yield plan_problem(
-            f"cluster.hosts with {len(cluster.hosts)} names",
-            f"cluster.nodes={cluster.nodes}",
+            f"cluster.hosts with {len(hosts)} name{'s' * (len(hosts) > 1)}",
+            f"cluster.nodes={nodes}",
             "hosts are named in the order of the nodes, all of them or none",
-            f"cluster.nodes={len(cluster.hosts)}",
+            f"cluster.hosts=[{','.join(names)}]" if len(hosts) < nodes else "cluster.nodes=auto",
+        )
+    has = cluster.num_nodes
+    if has is not None and layout.num_nodes > has:
+        yield plan_problem(
+            f"cluster.nodes={nodes}",
+            f"the layout needs {_needed(layout)}",
+            f"{_nodes(has)} is all that {cluster.name or 'the site'} has",
+            _fewer(has, layout),
         )
 
 
@@ -39,13 +42,20 @@ def _needed(layout: Layout) -> str:
     return f"{_nodes(layout.num_nodes)}: {', '.join(parts)}"
 
 
-def _fewer(cluster: SiteCluster, layout: Layout) -> str:
-    """Fewer ranks where one role is all there is; else the site that such a layout takes."""
-    role, room = layout.roles[0], cluster.nodes * layout.roles[0].hardware.node_devices
-    if len(layout.roles) == 1 and role.expert == role.attention_dp == role.num_ranks and role.expert % room == 0:
-        by_degrees = f"{key_of(role.name)}.attention_dp={room} {key_of(role.name)}.expert={room}"
-        return choose(role.name, OPTIONS[room]) if room in OPTIONS else by_degrees
-    return f"cluster.nodes={layout.num_nodes}"
+def _fewer(has: int, layout: Layout) -> str:
+    """What makes the layout small enough for `has` nodes: fewer replicas of one role, else fewer ranks in one."""
+    over = layout.num_nodes - has
+    for role in sorted(layout.roles, key=lambda role: -role.replicas):
+        spare = -(-over * role.replicas // _count(layout, role))
+        if spare < role.replicas:
+            return f"deploy.{role.name}.replicas={role.replicas - spare}"
+    for role in sorted(layout.roles, key=lambda role: -_count(layout, role)):
+        room = (_count(layout, role) - over) * role.hardware.node_devices
+        ranks = role.num_ranks // role.replicas
+        fitting = [degree for degree in OPTIONS if degree <= room and ranks % degree == 0]
+        if fitting and role.replicas == 1 and role.expert == role.attention_dp == ranks:
+            return choose(role.name, OPTIONS[fitting[-1]])
+    return ""
 
 
 def _count(layout: Layout, role: RolePlan) -> int:

@@ -1,14 +1,18 @@
 """Bytes of the weights: of the whole checkpoint by class, and of the part one rank holds.
 
 The released table has 96,085 tensors, nearly all of them experts. Every class is affine in the number of experts, so
-two small tables, of one and of two experts, give the exact figures of any number in a few milliseconds.
+two small tables, of one and of two experts, give the exact figures of any number in a few milliseconds. They are kept:
+both roles of a plan and all plans of a search size the same model.
 """
+
+import math
+from functools import lru_cache
 
 import msgspec
 
 from deepinfer.arch.cache import DTYPE_ITEMSIZE
 from deepinfer.arch.config import V41Config
-from deepinfer.arch.tensors import tensor_table
+from deepinfer.arch.tensors import DTYPE_BYTES, tensor_table
 from deepinfer.plan.types import Resident, WeightClass
 
 CLASSES = ("embed", "head", "dense", "experts", "engram", "draft", "vision")
@@ -23,13 +27,7 @@ class Weights:
 
     def __init__(self, config: V41Config) -> None:
         self.config = config
-        one, two = _sums(_with_experts(config, 1)), _sums(_with_experts(config, 2))
-        self._sums = {key: self._extrapolate(key, one[key], two[key]) for key in one}
-
-    def _extrapolate(self, key: Key, one: Row, two: Row) -> Row:
-        experts = self.config.dspark_n_routed_experts if key[0] == "draft" else self.config.n_routed_experts
-        tensors, num_bytes, elements, wide = (a + (experts - 1) * (b - a) for a, b in zip(one, two, strict=True))
-        return tensors, num_bytes, elements, wide
+        self._sums = _whole(config)
 
     def classes(self) -> tuple[WeightClass, ...]:
         """The whole checkpoint, in a fixed order; draft experts count as draft."""
@@ -63,16 +61,33 @@ class Weights:
         return (elements - wide) * itemsize + wide * max(4, itemsize)  # F32 tensors are never narrowed
 
 
+@lru_cache(maxsize=16)
+def _whole(config: V41Config) -> Sums:
+    """The sums of the whole checkpoint, from those of one and of two experts a layer."""
+    one, two = _sums(_with_experts(config, 1)), _sums(_with_experts(config, 2))
+    return {key: _extrapolate(config, key, one[key], two[key]) for key in one}
+
+
+def _extrapolate(config: V41Config, key: Key, one: Row, two: Row) -> Row:
+    experts = config.dspark_n_routed_experts if key[0] == "draft" else config.n_routed_experts
+    tensors, num_bytes, elements, wide = (a + (experts - 1) * (b - a) for a, b in zip(one, two, strict=True))
+    return tensors, num_bytes, elements, wide
+
+
 def _with_experts(config: V41Config, count: int) -> V41Config:
     return msgspec.structs.replace(config, n_routed_experts=count, dspark_n_routed_experts=count)
 
 
 def _sums(config: V41Config) -> Sums:
-    sums: Sums = {}
+    sums: dict[Key, list[int]] = {}
     for tensor in tensor_table(config):
-        key = (tensor.group, _EXPERT in tensor.name)
-        tensors, num_bytes, elements, wide = sums.get(key, (0, 0, 0, 0))
-        numel = 0 if tensor.name.endswith(".scale") else tensor.numel  # an expanded matrix has its scales multiplied in
-        wide += numel if tensor.dtype == "F32" else 0
-        sums[key] = (tensors + 1, num_bytes + tensor.nbytes, elements + numel, wide)
-    return sums
+        name, dtype = tensor.name, tensor.dtype
+        held = sums.setdefault((tensor.group, _EXPERT in name), [0, 0, 0, 0])
+        stored = math.prod(tensor.shape)
+        held[0] += 1
+        held[1] += stored * DTYPE_BYTES[dtype]
+        if name.endswith(".scale"):  # an expanded matrix has its scales multiplied in
+            continue
+        held[2] += stored * 2 if dtype == "I8" else stored  # a byte of FP4 holds two
+        held[3] += stored if dtype == "F32" else 0
+    return {key: (tensors, num_bytes, elements, wide) for key, (tensors, num_bytes, elements, wide) in sums.items()}

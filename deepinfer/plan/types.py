@@ -14,6 +14,7 @@ from deepinfer.config.specs import Sampling, Scheduler
 from deepinfer.plan.cost.types import CostPlan
 from deepinfer.plan.frozen import Frozen
 
+SEAL = "seal"  # key that `launch` adds to a plan: the digest of all others (deepinfer.plan.digest.seal)
 Place = Literal["device", "host", "nowhere"]
 Resident = Literal["packed", "expanded"]  # as the checkpoint stores it, or every element in `dtype`
 
@@ -251,6 +252,7 @@ class Plan(Frozen, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    unbuilt: tuple[str, ...] = ()  # what of it this version has no code to run
     choices: dict[str, str] = {}  # group → option, as chosen
     rank_digest: str = ""
     numerics_digest: str = ""
@@ -261,5 +263,11 @@ class Plan(Frozen, frozen=True, kw_only=True):
 
     @staticmethod
     def from_json(data: bytes | str) -> "Plan":
-        """Raises msgspec.ValidationError where `data` is not a plan of this version."""
-        return msgspec.json.decode(data, type=Plan)
+        """The plan, without the seal of `launch`. Raises msgspec.ValidationError where it is not one of this version."""
+        try:
+            written = msgspec.json.decode(data)
+        except RecursionError as error:
+            raise msgspec.ValidationError("no plan is nested so deeply") from error
+        if isinstance(written, dict):
+            written.pop(SEAL, None)
+        return msgspec.convert(written, Plan, str_keys=True)

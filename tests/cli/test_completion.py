@@ -15,6 +15,8 @@ from deepinfer.config.keys import ANY, leaf_keys
 from deepinfer.config.misnamed import options_of
 from deepinfer.config.specs import Spec
 
+SCHEDULER = sorted(key for key in leaf_keys() if key.startswith("scheduler."))
+
 
 @pytest.mark.parametrize(
     ("line", "wanted"),
@@ -23,8 +25,8 @@ from deepinfer.config.specs import Spec
         ("deepinfer plan expl", ["explain="]),
         ("deepinfer plan format=", ["format=json", "format=mermaid", "format=ranks", "format=text"]),
         ("deepinfer doctor role=", []),
-        ("deepinfer parallel=ep1", ["parallel=ep128"]),
-        ("deepinfer plan parallel=ep1", ["parallel=ep128"]),
+        ("deepinfer parallel=ep12", ["parallel=ep128"]),
+        ("deepinfer plan parallel=ep12", ["parallel=ep128"]),
         ("deepinfer -m plan hardware=h200,gb", ["hardware=h200,gb200", "hardware=h200,gb300"]),
         ("deepinfer sampling.max", ["sampling.max_tokens="]),
         ("deepinfer ++sampling.max", []),
@@ -41,6 +43,9 @@ from deepinfer.config.specs import Spec
         ("/opt/venv/bin/deepinfer launcher=sl", ["launcher=slurm"]),
         ("deepinfer nothing_like_that", []),
         ("deepinfer sampling.n=3 'it", []),
+        ("deepinfer plan explain=schedul", ["explain=scheduler", *(f"explain={key}" for key in SCHEDULER)]),
+        ("deepinfer plan explain=model.dt", ["explain=model.dtype"]),
+        ("deepinfer launch explain=model.dt", []),
     ],
 )
 def test_what_may_come_next(line: str, wanted: list[str]) -> None:
@@ -87,7 +92,18 @@ def test_a_query(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_what_is_installed_asks_us(capsys: pytest.CaptureFixture[str], shell: str) -> None:
     assert main(["-sc", f"install={shell}"]) == 0
-    assert "-sc query=" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "-sc query=" in out
+    for arguments in (["plan", "--shell-completion", f"install={shell}"], ["-sc", f"install={shell}", "task=plan"]):
+        assert main(arguments) == 0
+        assert capsys.readouterr().out == out, "a verb changes nothing"
+
+
+@pytest.mark.parametrize("arguments", [["-sc"], ["plan", "-sc"], ["-sc", "install=bsh"], ["-sc", "install="]])
+def test_completion_for_no_shell(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert "type: deepinfer -sc install=bash" in captured.err and captured.out == ""
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from deepinfer.cli.explain import explain
+from deepinfer.cli.decided import decision_of
+from deepinfer.cli.explain import all_parts, explain, parts_called
 from deepinfer.cli.main import main
 from deepinfer.cli.parts import parts_of
 from deepinfer.cli.plan import run
 from deepinfer.cli.what_if import Settled
+from deepinfer.cli.words import MEANING, words_of
 from deepinfer.config.argv import Invocation
 from deepinfer.config.compose import load_with_choices
 from deepinfer.config.errors import Refused
@@ -20,6 +22,7 @@ from deepinfer.config.facts import probe
 from deepinfer.config.keys import ANY, leaf_keys
 from deepinfer.config.neighbours import neighbours, other_options
 from deepinfer.config.specs import Spec
+from deepinfer.plan.render import rows
 from deepinfer.plan.resolve import resolve
 from deepinfer.plan.types import Plan
 
@@ -83,7 +86,7 @@ def plan_of(*overrides: str) -> Plan:
                 "tried     parallel.expert=128",
                 "refused   64 ranks are not divisible by 128",
                 "tried     parallel.expert=32",
-                "moves     layout",
+                "moves     cost",
             ],
         ),
         (
@@ -243,6 +246,111 @@ def test_the_order_of_neighbours() -> None:
     assert neighbours("hardware.op_backends", ("a", "b")) == [("b",)]
     assert neighbours("hardware.memory_bytes.value", 10) == [20, 5]
     assert neighbours("no.such.key", 3) == []
+
+
+def test_an_auto_of_each_role_is_told_for_each() -> None:
+    """As the plan decided it, and varied around what every role can hold."""
+    sides = ("parallel@deploy.prefill.parallel=ep4", "parallel@deploy.decode.parallel=ep8")
+    plan = plan_of("hardware=b200", "deploy=disaggregated", "cache=prefix", *sides)
+    decided = {decision.key: decision.value for decision in plan.decisions}
+    for key in ("cache.memory_bytes", "cache.num_blocks"):
+        prefill, decode = (decided[f"{key} of {role}"] for role in ("prefill", "decode"))
+        assert prefill != decode
+        one, around = decision_of(key, "auto", plan)
+        assert one is not None and one.rule
+        assert one.value == f"prefill {prefill}, decode {decode}"
+        assert around == min(int(prefill), int(decode))
+
+
+@pytest.fixture(scope="module")
+def printed() -> tuple[Plan, ...]:
+    """Plans whose texts have every word between them."""
+    apart = ("hardware=h200", "deploy=disaggregated", "workload.requests_per_s=100")
+    sides = ("parallel@deploy.prefill.parallel=ep4", "parallel@deploy.decode.parallel=ep64")
+    host = ("parallel.engram=host", "workload.tokens_per_day=1e12")
+    return plan_of(), plan_of(*apart, *sides), plan_of("hardware=h200", "parallel=ep8", *host)
+
+
+def test_every_word_of_a_plan_is_explained(printed: tuple[Plan, ...]) -> None:
+    known = {*Spec.__struct_fields__, *leaf_keys()}
+    for plan in printed:
+        parts = all_parts(plan)
+        labels = {(label or section).replace(" ", "_") for section, label, _ in rows(plan) if section != "plan"}
+        backends = {choice.backend for role in plan.layout.roles for choice in role.ops}
+        assert [label for label in labels - known - backends if not parts_called(label, parts)] == []
+
+
+def test_no_word_is_explained_that_no_plan_prints(printed: tuple[Plan, ...]) -> None:
+    said = {f"{section}.{label.replace(' ', '_')}".rstrip(".") for plan in printed for section, label, _ in rows(plan)}
+    assert MEANING.keys() - said == set()
+
+
+def test_what_is_usable_and_why(printed: tuple[Plan, ...]) -> None:
+    cpu, apart, _ = printed
+    usable = {part.key: part for part in words_of(apart)}["memory.usable"]
+    assert usable.value == "129.72 GB of 141 GB" and usable.because.startswith("92% of a device")
+    assert {part.key: part for part in words_of(cpu)}["memory.usable"].because.startswith("90% of what is free")
+
+
+def test_a_plan_without_a_fleet_says_what_would_make_one(capsys: Capture) -> None:
+    one = told(capsys, "fleet")
+    assert one["value"] == "not in this plan" and "workload.requests_per_s" in one["because"]
+
+
+@pytest.mark.parametrize(
+    ("figure", "terms"),
+    [
+        ("tokens_per_s_per_user", r"([\d.]+) accepted tokens? ÷ ([\d.]+) ms of a step .* × ([\d.]+) of the time"),
+        ("decode_tokens_per_s_per_gpu", r"([\d,]+) sequences × ([\d.]+) accepted tokens? ÷ ([\d.]+) ms of a step"),
+        ("prefill_tokens_per_s_per_gpu", r"([\d,.]+) computed tokens ÷ ([\d.]+) ms of a step"),
+        (
+            "prompt_tokens_per_s_per_gpu",
+            r"([\d,.]+) computed tokens/s × ([\d,]+) tokens of a prompt ÷ ([\d,.]+) of them",
+        ),
+    ],
+)
+def test_figures_can_be_reckoned_from_their_terms(printed: tuple[Plan, ...], figure: str, terms: str) -> None:
+    plan = printed[2]
+    part = parts_of(plan)[f"cost.{figure}"]
+    found = re.search(terms, part.because)
+    assert found, part.because
+    one, two, *three = (float(number.replace(",", "")) for number in found.groups())
+    reckoned = {
+        "tokens_per_s_per_user": lambda: one / two * 1e3 * three[0],
+        "decode_tokens_per_s_per_gpu": lambda: one * two / three[0] * 1e3,
+        "prefill_tokens_per_s_per_gpu": lambda: one / two * 1e3,
+        "prompt_tokens_per_s_per_gpu": lambda: one * two / three[0],
+    }[figure]()
+    assert reckoned == pytest.approx(plan.cost.figure(figure).value, rel=5e-3)
+
+
+def test_a_figure_is_one_row_with_its_source(capsys: Capture) -> None:
+    one = told(capsys, "cost.system_share", *LITERAL)
+    assert one["key"] == "cost.system_share.value" and "SGLang" in one["source"] and "2026" in one["source"]
+    assert told(capsys, "cost.system_share.source", *LITERAL)["value"] in one["source"]
+
+
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [
+        ("gpu_memory_utilization", "plan explain=cache.memory_bytes"),
+        ("tensor_parallel_size", "plan explain=parallel"),
+        ("enable_prefix_caching", "plan explain=cache"),
+        ("max_running_requests", "plan explain=scheduler.max_num_seqs"),
+        ("tokens_per_s_per_usr", "plan explain=tokens_per_s_per_user"),
+        ("headrom", "plan explain=headroom"),
+    ],
+)
+def test_words_of_other_engines_and_slips(printed: tuple[Plan, ...], default: Loaded, word: str, fix: str) -> None:
+    spec, choices = default
+    settled = Settled(plan=printed[0], machine=probe(spec).machine)
+    with pytest.raises(Refused) as refused:
+        explain(word, spec, Invocation(verb="plan", choices=choices), settled)
+    assert refused.value.problems[0].fix == fix
+
+
+def test_the_last_name_of_a_key_is_enough(capsys: Capture) -> None:
+    assert told(capsys, "max_num_seqs")["key"] == "scheduler.max_num_seqs"
 
 
 def test_explaining_needs_no_plan(default: Loaded) -> None:

@@ -112,7 +112,8 @@ def test_a_relative_checkpoint_is_named_in_full(
         (("task.run=bench",), 2, "serve or generate"),
         (("launcher=slurm", "launcher.partitoin=x"), 2, "launcher.partition"),
         (("launcher=local", "hardware=h200", "parallel=ep64", "model.weights=dummy"), 3, "type: launcher=torchrun"),
-        (("launcher.env.A=true",), 2, "a whole number or text"),
+        (("launcher.env.A=true",), 2, "type: 'launcher.env.A=\"true\"'"),
+        (("launcher.env.A=1.5", "launcher.env.HF_HUB_X=false"), 2, "type: 'launcher.env.A=\"1.5\"'"),
         (("format=json",), 2, "launch takes no format="),
     ],
 )

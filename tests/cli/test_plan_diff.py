@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from deepinfer.cli.main import main
-from deepinfer.cli.plan_diff import difference
+from deepinfer.cli.plan_diff import Difference, difference
 from deepinfer.config.argv import Invocation
 from deepinfer.config.compose import load_with_choices
 from deepinfer.config.errors import Refused
 from deepinfer.config.facts import probe
-from deepinfer.plan.changes import lines, moved_by, shown
+from deepinfer.plan.changes import lines, moved_by, notable, shown
 from deepinfer.plan.compare import Change, compare
 from deepinfer.plan.render import json_text
 from deepinfer.plan.resolve import resolve
@@ -165,12 +165,12 @@ def _with(data: dict[str, Any], path: tuple[Any, ...]) -> Plan:
     ("content", "words"),
     [
         (b"", "the file is empty"),
-        (b"plan     v41_flash on\n", "the file is not JSON"),
-        (b"\xff\xfe", "the file is not JSON"),
-        (b"[1, 2]", "it holds JSON, but no plan"),
+        (b"plan     v41_flash on\n", "it is not JSON"),
+        (b"\xff\xfe", "it is not UTF-8"),
+        (b"[1, 2]", "it holds a list, not an object"),
         (b'{"a": 1}', "it holds JSON, but no plan"),
         (b'{"deepinfer": "0.0.1", "layout": {}}', "a plan of deepinfer 0.0.1, and this is "),
-        (b'{"deepinfer": 7, "layout": {}}', "a plan of deepinfer 7, and this is "),
+        (b'{"deepinfer": 7, "layout": {}}', "it holds JSON, but no plan"),
     ],
 )
 def test_files_that_are_no_plan(tmp_path: Path, made: Made, content: bytes, words: str) -> None:
@@ -186,7 +186,7 @@ def test_a_plan_without_a_field_of_this_version(written: Callable[..., Path], ma
     data = json.loads(file.read_text("utf-8"))
     del data["cost"]
     file.write_text(json.dumps(data), "utf-8")
-    with pytest.raises(Refused, match=r"describe a plan differently: .*cost"):
+    with pytest.raises(Refused, match=r"missing required field `cost`"):
         difference(str(file), Invocation(verb="plan"), made(*B200))
 
 
@@ -199,17 +199,45 @@ def test_files_that_cannot_be_read(capsys: Capture, tmp_path: Path, made: Made) 
         difference(str(tmp_path), Invocation(verb="plan"), made(*B200))
 
 
+def test_what_hardly_moved_is_counted_and_not_shown() -> None:
+    share = Change(section="cost", key="decode_share", before=0.5, after=0.50001)
+    rate = Change(section="cost", key="ttft_s", before=0.5, after=0.5001, unit="s")
+    blocks = Change(section="capacity", key="num_blocks", before=10**6, after=10**6 + 1)
+    used = Change(section="memory", key="device_bytes", before=10, after=20, unit="B")
+    left = Change(section="memory", key="headroom_bytes", before=20, after=10, unit="B")
+    size = Change(section="memory", key="state", before=10**9, after=10**9 + 128, unit="B")
+    assert notable([share, rate, size, blocks]) == ([rate, blocks], 2)
+    assert notable([used, left]) == ([used], 0)
+    assert notable([left]) == ([left], 0), "usable memory changed: nothing else says so"
+    told = Difference(file="a.json", same=False, changes=(share, rate), origins={}).text().splitlines()
+    assert told[0] == "diff     a.json → this plan: 1 thing changed; 1 by less than 0.01%, not shown"
+    assert len(told) == 2
+
+
+def test_costs_come_first_then_layout_and_memory(made: Made) -> None:
+    changes = compare(made(*B200), made("hardware=b200", "parallel=ep64", "cache=prefix"))
+    sections = list(dict.fromkeys(change.section for change in changes))
+    assert sections[:5] == ["cost", "chosen", "layout", "memory", "capacity"]
+    headline = [figure.name for figure in made(*B200).cost.headline]
+    assert changes[0].key in headline
+    sizes = [change for change in changes if "bytes" in change.key.rpartition(".")[2] and not change.key.endswith("_s")]
+    assert sizes and {change.unit for change in sizes} == {"B"}
+
+
 def test_numbers_in_words() -> None:
     assert shown(1_500_000_000, "B") == "1.5 GB"
     assert shown(0.25, "s") == "250 ms"
     assert shown(12345) == "12,345"
-    assert (shown(None), shown(True), shown("")) == ("none", "true", '""')
+    assert (shown(None), shown(True), shown("")) == ("none", "true", "nothing")
+    assert shown(413, "B") == "413 B" and shown(0, "B") == "0 B" and shown(56_800_808_064, "B") == "56.8 GB"
     assert moved_by(Change(section="memory", key="x", before=100, after=150, unit="B")) == "+50 B, +50 %"
     assert moved_by(Change(section="memory", key="x", before=10, after=1000)) == "+990, ×100"
     assert moved_by(Change(section="memory", key="x", before=0, after=3)) == "+3"
     assert moved_by(Change(section="memory", key="x", before="a", after=3)) == ""
     near = lines([Change(section="memory", key="x", before=10**12, after=10**12 + 1, unit="B")])
-    assert near == ["memory   x                           1,000,000,000,000 → 1,000,000,000,001  (+1 B, +1e-10 %)"]
+    assert near == ["memory   x                           1000000000000 B → 1000000000001 B  (+1 B, +1e-10 %)"]
+    (row,) = lines([Change(section="cost", key="ttft_s", before=0.0548412, after=0.0548436, unit="s")])
+    assert "54.8412 ms → 54.8436 ms" in row
     many = [Change(section="memory", key=str(i), before=0, after=1) for i in range(9)]
     assert lines(many, at_most=3)[-1] == "memory   … and 6 more"
     assert len(lines(many[:4], at_most=3)) == 4, "one line too many is shorter than a line that says so"

@@ -1,5 +1,6 @@
 """`deepinfer plan` as a user types it: exit codes, forms of output, and never torch."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -7,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer.cli.main import main
+import deepinfer.cli.main as main_module
+from deepinfer.cli.main import INSTEAD, main
+from deepinfer.config.runnable import NOT_BUILT
 
+CHILD = "child.py"  # a program of its own, which no verb imports
 LITERAL = ("hardware=ascend950", "parallel=ep64")
 
 
@@ -82,3 +86,21 @@ def test_faults(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], 
     captured = capsys.readouterr()
     assert words in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.parametrize("verb", NOT_BUILT["task.kind"])
+def test_a_verb_that_is_not_built_offers_another(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    assert main([verb]) == 1
+    assert f"type: {INSTEAD[verb]}" in capsys.readouterr().err
+
+
+def test_no_verb_imports_the_program_that_calls_it() -> None:
+    folder = Path(main_module.__file__).parent
+    trees = {file.name: ast.parse(file.read_text("utf-8")) for file in folder.glob("*.py") if file.name != CHILD}
+    importers = [
+        name
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == main_module.__name__
+    ]
+    assert importers == []

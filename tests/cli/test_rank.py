@@ -1,6 +1,5 @@
 """`deepinfer rank`: the files of a launch really started, and every way in which a rank is not the plan's."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +98,28 @@ def test_rank_0_speaks_and_the_others_end_alike(start: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"RANK": "-1", "WORLD_SIZE": 2}, ["RANK='-1'", "no whole number"]),
+        ({"RANK": "x", "WORLD_SIZE": "2.0", "LOCAL_RANK": "one"}, ["RANK='x'", "WORLD_SIZE='2.0'", "LOCAL_RANK='one'"]),
+        ({"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": "1\n"}, ["rank 1 of 2"]),  # whitespace is nobody's fault
+        ({"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": "-1"}, ["LOCAL_RANK='-1'"]),
+        ({"RANK": 2, "WORLD_SIZE": 2}, ["RANK=2", "WORLD_SIZE is 2", "2 ranks count from 0 to 1"]),
+        ({"RANK": 0, "WORLD_SIZE": 0}, ["RANK=0", "WORLD_SIZE is 0"]),
+        (
+            {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 1},
+            ["LOCAL_RANK=1", "LOCAL_WORLD_SIZE is 1"],
+        ),
+    ],
+)
+def test_variables_that_no_launcher_sets(start: Any, variables: dict[str, Any], told: list[str]) -> None:
+    """The rank that has them says so itself, whichever it is."""
+    code, out, err = start("pair", **variables)
+    assert out == "" and code == (1 if told == ["rank 1 of 2"] else 3)
+    assert all(text in err for text in told) and "Traceback" not in err
+
+
 def test_another_number_of_ranks_a_node(start: Any) -> None:
     code, _, err = start("cluster", RANK=4, WORLD_SIZE=16, LOCAL_RANK=0)
     assert code == 3
@@ -150,54 +171,6 @@ def test_all_words_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no role= or replica=" in capsys.readouterr().err
     assert main(["task=rank"]) == 2
     assert "no plan=, role= or replica=" in capsys.readouterr().err
-
-
-def edited(folder: Path, target: Path, path: list[str], value: Any) -> Path:
-    """plan.json with one value changed."""
-    data = json.loads((folder / "plan.json").read_text("utf-8"))
-    inner = data
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = value
-    target.write_text(json.dumps(data))
-    return target
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "code", "told"),
-    [
-        (["scheduler", "max_num_seqs"], 3, 3, "a plan is not edited"),
-        (["numerics", "threads"], 7, 3, "numerics digest"),
-        (["deepinfer"], "0.0.1", 3, "deepinfer 0.0.1 made it"),
-        (["layout"], {}, 3, "it holds no plan"),
-        (["model", "weights_digest"], "0" * 16, 3, "rank digest"),
-        (["task"], "tune", 3, "ranks do serve or generate"),
-        (["task"], "serve", 1, "task.run=serve"),
-    ],
-)
-def test_a_plan_that_is_not_as_it_was_written(
-    folders: dict[str, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    path: list[str],
-    value: Any,
-    code: int,
-    told: str,
-) -> None:
-    file = edited(folders["local"], tmp_path / "plan.json", path, value)
-    assert main(["rank", f"plan={file}", "role=all", "replica=0"]) == code
-    assert told in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("content", "told"), [(None, "cannot be read"), ("", "no plan"), ("[1]", "no plan"), ("\xff", "no plan")]
-)
-def test_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, told: str) -> None:
-    file = tmp_path / "plan.json"
-    if content is not None:
-        file.write_text(content, encoding="latin-1")
-    assert main(["rank", f"plan={file}", "role=all", "replica=0"]) in (2, 3)
-    assert told in capsys.readouterr().err
 
 
 def test_another_checkpoint_than_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

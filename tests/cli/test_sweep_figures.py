@@ -6,11 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from deepinfer.cli.pareto import Dot, draw, frontier
+from deepinfer.cli.pareto import MOST_CURVES, Dot, draw, frontier
 from deepinfer.cli.points_file import Point, first_sentence
-from deepinfer.cli.sweep import tell_picture
 from deepinfer.cli.sweep_table import number, pareto_best, table
+from deepinfer.cli.sweep_told import tell_picture
 from deepinfer.plan.cost.types import Figure
 
 
@@ -80,6 +81,11 @@ def test_the_picture_marks_the_frontier(tmp_path: Path) -> None:
     assert draw(dots, tmp_path / "a.png", "three") and draw(dots[:2], tmp_path / "b.png", "two")
     first, second = ((tmp_path / name).read_bytes() for name in ("a.png", "b.png"))
     assert first.startswith(b"\x89PNG") and first != second
+    curve = ((9.0, 1.0), (5.0, 6.0), (1.0, 9.0))
+    curved = [structs.replace(dots[0], curve=curve), *dots[1:]]
+    assert draw(curved, tmp_path / "c.png", "three") and (tmp_path / "c.png").read_bytes() != first
+    many = [structs.replace(dots[0], curve=curve, name=f"{number}") for number in range(MOST_CURVES + 1)]
+    assert draw(many, tmp_path / "d.png", "many: dots alone")
 
 
 def test_without_matplotlib_the_table_says_how_to_get_the_picture(
@@ -88,6 +94,6 @@ def test_without_matplotlib_the_table_says_how_to_get_the_picture(
     for module in ("matplotlib.figure", "matplotlib.backends.backend_agg"):
         monkeypatch.setitem(sys.modules, module, None)
     points = [point(1, tokens_per_s_per_gpu=3.0, tokens_per_s_per_user=1.0)]
-    assert tell_picture(points, tmp_path, "x") == "the picture needs matplotlib: pip install -e '.[plot]'"
-    assert tell_picture([point(2, other=1.0)], tmp_path, "x") == ""
+    assert tell_picture(points, tmp_path, []) == "the picture needs matplotlib: pip install -e '.[plot]'"
+    assert tell_picture([point(2, other=1.0)], tmp_path, []) == ""
     assert list(tmp_path.iterdir()) == []

@@ -236,7 +236,7 @@ def test_a_point_planned_here_is_the_plan_that_hydra_makes(sample_seed: int) -> 
 
 
 def test_the_command_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    typed = [*SMALL, "sweep.choices={scheduler.max_num_batched_tokens:[2048]}", f"out={tmp_path}"]
+    typed = [*SMALL, "+sweep.choices={scheduler.max_num_batched_tokens:[2048]}", f"out={tmp_path}"]
     assert main(["tune", *typed]) == 0
     told = capsys.readouterr()
     rows = lines_of(tmp_path)
@@ -290,6 +290,8 @@ def test_measured_points_are_runs_of_bench(monkeypatch: pytest.MonkeyPatch, tmp_
     started = []
 
     class Bench:
+        stdin = None
+
         def __init__(self, command: list[str], *, stdout: Any, stderr: Any, **_: Any) -> None:
             started.append(command[3:])
             seqs = int(next(word for word in command if "max_num_seqs" in word).partition("=")[2])

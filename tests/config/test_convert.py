@@ -131,7 +131,7 @@ BAD = [
     ("parallel", None, "found null", ""),
     ("max_tokens", 5, "no key 'max_tokens'", "sampling.max_tokens=5"),
     ("paralel", "ep2", "no key 'paralel'", "parallel=ep2"),
-    ("tp", 8, "no key 'tp'", ""),
+    ("tp", 8, "no key 'tp'", "parallel=ep8"),
 ]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from deepinfer.config.compose import load
 from deepinfer.config.errors import ExitCode, Problem, Refused
-from deepinfer.config.user_files import MAX_DEPTH
+from deepinfer.config.own_nodes import MAX_DEPTH
 
 WriteConf = Callable[[dict[str, str]], str]
 GLOBAL = "# @package _global_\n"

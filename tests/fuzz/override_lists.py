@@ -191,6 +191,30 @@ def _flag(rng: random.Random) -> Argument:
     )
 
 
+def views(rng: random.Random) -> tuple[str, ...]:
+    """Flags that show something and end, rightly or wrongly typed; never those that begin a sweep or a completion."""
+    return rng.choice(
+        (
+            ("--help",),
+            ("-h",),
+            ("--version",),
+            ("--cfg", "job"),
+            ("-c", "all", "--resolve"),
+            ("--cfg=hydra",),
+            ("--cfg", "job", "--package", "cache"),
+            ("--cfg", "job", "-p", "no.such"),
+            ("--cfg",),
+            ("--package", "cache"),
+            ("--info",),
+            ("-i", "defaults-tree"),
+            ("--info", "searchpath"),
+            ("--config-dir", "/nowhere"),
+            ("-cd=",),
+            ("--version=2",),
+        )
+    )
+
+
 def _word(rng: random.Random) -> Argument:
     return Argument(f"{rng.choice(tuple(WORDS))}={rng.choice(('', 'json', 'x', '/nowhere', 'ranks'))}")
 

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from override_lists import Argument, command_line
+from override_lists import Argument, command_line, views
 
 from deepinfer.cli.main import checked, with_verb
 from deepinfer.config import argv
@@ -80,13 +80,20 @@ def ascii_only(text: str) -> str:
     return re.sub(r"[^\x00-\x7f]", "x", text)
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("number", range(0, LINES, 8))
 def test_at_the_command_line(number: int, sample_seed: int) -> None:
-    """The same as a process of its own: nothing but the operating system's rules about arguments is left out."""
+    """The same as a process of its own, flags and all: nothing is left out but another verb, and a byte that no process
+    can be given."""
+    rng = random.Random(f"{sample_seed} {number}")
     texts = [argument.text.replace("\x00", "") for argument in drawn(sample_seed)[number]]
-    words = [text for text in texts if not text.startswith(("-", *(verb for verb in argv.VERBS)))]
-    words = [text.encode("utf-8", "surrogateescape") if _is_bytes(text) else text for text in words if _typeable(text)]
+    texts = [text for text in texts if not text.startswith(argv.VERBS) and _typeable(text)]
+    if rng.random() < 0.5:
+        at = rng.randint(0, len(texts))
+        texts[at:at] = views(rng)
+    if {"-m", "--multirun"} & set(argv.parse(texts).flags):
+        pytest.skip("a sweep has tests of its own")
+    words = [text.encode("utf-8", "surrogateescape") if _is_bytes(text) else text for text in texts]
     done = subprocess.run(
         [sys.executable, "-m", "deepinfer", "plan", *words], capture_output=True, check=False, timeout=120
     )

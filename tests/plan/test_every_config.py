@@ -18,6 +18,8 @@ PlanOf = Callable[..., Plan]
 CONF = Path(str(resources.files("deepinfer.conf")))
 OPTIONS = sorted((file.parent.name, file.stem) for file in CONF.glob("*/*.yaml"))
 REFUSED = {  # option → the one thing that is in its way on a laptop with a tiny model
+    ("parallel", "ep16"): "8 experts of v41_tiny are not divisible by 16",
+    ("parallel", "ep32"): "8 experts of v41_tiny are not divisible by 32",
     ("parallel", "ep64"): "8 experts of v41_tiny are not divisible by 64",
     ("parallel", "ep128"): "8 experts of v41_tiny are not divisible by 128",
     ("kernels", "triton"): "triton is for cuda, the chip is cpu",

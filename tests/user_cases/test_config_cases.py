@@ -87,8 +87,8 @@ def test_c06_a_file_that_overrides_a_group_without_the_slash(own_options: OwnOpt
     """hydra#1365: the file is named, and what its line must look like."""
     folder = own_options({"cluster/a": "defaults:\n  - override parallel: ep64\nkind: none\n"})
     text = refused("+cluster=a", config_dir=folder)
-    assert "cluster/a" in text and "leading slash" in text and "# @package _global_" in text
-    assert "type: override /parallel:" in text
+    assert "cluster/a.yaml overrides /parallel" in text and f"set in {folder}/cluster/a.yaml:1" in text
+    assert "'# @package _global_' as the first line" in text and "override /parallel with the slash" in text
 
 
 def test_c07_the_later_file_wins(own_options: OwnOptions, deepinfer: Run) -> None:
@@ -149,6 +149,9 @@ def test_c12_text_that_looks_like_a_number(own_options: OwnOptions, where: str) 
     else:
         folder = own_options({"cluster/a": GLOBAL + "model:\n  revision: 12E34\n"})
         assert load("cluster=a", config_dir=folder).model.revision == "12E34"
-        folder = own_options({"cluster/b": GLOBAL + "model:\n  revision: 0123\n  path: on\n"})
+        folder = own_options({"cluster/b": GLOBAL + "model:\n  revision: '0123'\n  path: on\n"})
         model = load("cluster=b", config_dir=folder).model
         assert (model.revision, model.path) == ("0123", "on")
+        folder = own_options({"cluster/c": GLOBAL + "model:\n  revision: 0123\n"})
+        said = refused("cluster=c", config_dir=folder)
+        assert "a leading zero means base 8" in said and "cluster/c.yaml:5" in said

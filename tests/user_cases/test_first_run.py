@@ -1,16 +1,11 @@
 """The failures of a first run, F01 to F18, in the order in which a newcomer meets them: each with what is said.
 
 Every message has the same shape: what was asked, what was found, why they clash, what to type. All that needs no device
-is told together, by `deepinfer plan`, in seconds. What only shows while an engine runs waits for what runs it:
-
-    case            waits for
-    F12, F14        ranks that meet and exchange (executor=distributed)
-    F13             the same: ranks that compare the digests of their plans; `rank` does so for a rendered plan
-    F15             kernels that compile at start
-    F17 (runtime)   speculation at run time: acceptance told while it runs
-    F18 (runtime)   the prefix cache at run time: hits told while it runs
+is told together, by `deepinfer plan`, in seconds. What only shows while an engine runs waits for what runs it: `WAITING`
+and `WAITING_PARTS` in test_every_case.py.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,8 +58,16 @@ def test_f05_not_enough_memory(deepinfer: Run) -> None:
     """vllm#2418: what would be held, of how much, and the layout that holds it, reckoned from the configuration."""
     done = deepinfer("plan", "hardware=h200", "model.weights=dummy")
     assert done.code == 6
-    assert "before the first cache block (GB: experts 288.8" in done.err and "type: parallel=ep4" in done.err
-    assert deepinfer("plan", "hardware=h200", "model.weights=dummy", "parallel=ep8").code == 0
+    assert "would hold 300.3 GB before the first cache block (GB: experts 288.8, dense 7.2, workspace" in done.err
+    assert "129.7 GB of each device may be used, so no token fits" in done.err
+    settings = re.findall(r"(\S+) \(-([0-9.]+) GB\)", done.err)  # what they save: tests/plan/test_memory_levers.py
+    assert [key.partition("=")[0] for key, _ in settings] == [
+        "parallel",
+        "scheduler.max_num_batched_tokens",
+        "scheduler.max_num_seqs",
+    ]
+    assert "type: parallel=ep4" in done.err
+    assert deepinfer("plan", "hardware=h200", "model.weights=dummy", "parallel=ep4").code == 0
 
 
 def test_f05_a_sequence_too_long_for_the_cache(deepinfer: Run) -> None:
@@ -140,11 +143,17 @@ def test_f11_a_folder_that_is_not_there(deepinfer: Run, tmp_path: Path) -> None:
     assert done.code == 2 and f"{tmp_path}/nowhere is not a folder" in done.err
 
 
-@pytest.mark.parametrize("case", ["f12", "f13", "f14", "f15"])
-def test_f12_f13_f14_f15_ranks_are_refused_by_name(deepinfer: Run, case: str) -> None:
-    """Nothing joins, exchanges or compiles yet, and nothing pretends to."""
+def test_ranks_that_would_meet_are_refused_by_name(deepinfer: Run) -> None:
+    """F12 to F14 wait: nothing joins or exchanges yet, and nothing pretends to."""
     done = deepinfer("model=v41_tiny", "executor=distributed", "parallel=ep2", "prompt=x")
     assert done.code != 0 and "executor=distributed" in done.err and "this version has no code to run it" in done.err
+
+
+def test_kernels_that_would_compile_are_planned_only(deepinfer: Run) -> None:
+    """F15 waits: a plan names the backends that compile at start, and says of each that there is no code for it yet."""
+    done = deepinfer("plan", "hardware=h200", "parallel=ep8", "model.weights=dummy", "kernels=triton")
+    (line,) = [line for line in done.out.splitlines() if line.startswith("graph    ops.triton")]
+    assert done.code == 0 and line.endswith("(planned)")
 
 
 def test_f16_codec_and_model_are_one(deepinfer: Run) -> None:
@@ -160,9 +169,11 @@ def test_f17_drafts_deeper_than_the_checkpoint(deepinfer: Run) -> None:
 
 
 def test_f18_the_granularity_of_the_cache(deepinfer: Run) -> None:
-    """1Cat-vLLM#205: how many tokens are one block is part of every plan."""
+    """1Cat-vLLM#205: the plan says how long what two prompts share must be."""
     done = deepinfer("plan", "model=v41_tiny", "model.weights=dummy", "cache=prefix")
-    assert done.code == 0 and "of 128 tokens" in done.out
+    granularity = "cache=prefix shares whole blocks: a hit is a multiple of 128 tokens"
+    assert done.code == 0 and granularity in done.out
+    assert granularity not in deepinfer("plan", "model=v41_tiny", "model.weights=dummy", "cache=paged").out
 
 
 def test_every_message_has_the_shape(deepinfer: Run) -> None:

@@ -1,18 +1,12 @@
 """What users of such engines have reported about layouts, P01 to P11, and three of kernels that a plan can answer.
 
-What a plan can say is tested here. The rest of a case waits for the feature that it is about, which is refused by name:
-
-    case            waits for
-    P04             an expert balancer (EPLB): weights, scales and biases of an expert that moves
-    P05 (copies)    an expert balancer: which expert a redundant slot holds
-    P06             attention data parallelism at run time: the padded batch of an idle rank
-    P07 to P10      a router
-    P11             expert dispatch on devices
-    N02             kernels that are built for a chip
-    N03 (outputs)   kernels other than the reference, whose tests of invariance are in tests/ops
+What a plan can say is tested here. The rest of a case waits for the feature that it is about (`WAITING` in
+test_every_case.py), which is refused by name until then.
 """
 
+import re
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -78,11 +72,14 @@ def test_p02_the_dimension_that_cannot_be_split(deepinfer: Run) -> None:
 def test_p03_no_shard_cuts_a_scale_block(parallel: str) -> None:
     """vllm#47528: a shard's edge inside a scale block. Ours run between whole experts and whole rows of the tables,
     and blocks of scales lie within an expert and along a row, so no layout can cut one."""
-    layout = plan_of(*FLASH, f"parallel={parallel}")
+    layout = plan_of(*FLASH, f"parallel={parallel}", "parallel.engram=sharded")
     config, columns = layout.model.config, layout.model.config.engram_head_dim
     for rank in layout.layout.ranks:
         assert rank.experts[1] - rank.experts[0] == config.n_routed_experts // layout.layout.roles[0].expert
-        assert all(first <= last for first, last in rank.engram_rows)
+    for table, rows in enumerate(config.engram_num_embeddings):
+        spans = [rank.engram_rows[table] for rank in layout.layout.ranks]
+        assert layout.layout.roles[0].engram == "sharded" and spans[0][0] == 0 and spans[-1][1] == rows
+        assert all(before[1] == after[0] for before, after in pairwise(spans))
     assert columns % scale_columns(config) == 0
 
 
@@ -93,18 +90,17 @@ def scale_columns(config: V41Config) -> int:
     return int(shapes["scale"][1])
 
 
-@pytest.mark.parametrize(
-    ("case", "key"),
-    [
-        ("p04", "parallel.eplb"),
-        ("p07", "serving.router"),
-        ("p08", "serving.router"),
-        ("p09", "router"),
-        ("p10", "router"),
-    ],
-)
-def test_p04_p07_p08_p09_p10_what_is_not_offered_is_refused_by_name(case: str, key: str) -> None:
-    with pytest.raises(Refused, match=r"this version has none of it"):
+@pytest.mark.parametrize("key", ["parallel.eplb", "eplb"])
+def test_an_expert_balancer_is_refused_by_name(key: str) -> None:
+    """P04 waits for one."""
+    with pytest.raises(Refused, match=rf"{re.escape(key)}=.*\n.*this version has none of it"):
+        load(f"{key}=round_robin")
+
+
+@pytest.mark.parametrize("key", ["serving.router", "router"])
+def test_a_router_is_refused_by_name(key: str) -> None:
+    """P07 to P10 wait for one."""
+    with pytest.raises(Refused, match=rf"{re.escape(key)}=.*\n.*this version has none of it"):
         load(f"{key}=round_robin")
 
 
@@ -116,8 +112,8 @@ def test_p05_no_slot_twice_on_a_rank(redundant: int) -> None:
     assert slots == list(range(plan.model.config.n_routed_experts + redundant))
 
 
-def test_p06_p11_ranks_are_planned_and_not_run(deepinfer: Run) -> None:
-    """Idle ranks and skewed exchanges need ranks; a run with several is refused by name, not started half."""
+def test_ranks_are_planned_and_not_run(deepinfer: Run) -> None:
+    """P06 (idle ranks) and P11 (skewed exchanges) wait for ranks; a run with several is refused by name, not started half."""
     done = deepinfer("model=v41_tiny", "parallel=ep2", "prompt=x")
     assert done.code != 0 and "this version has no code to run it" in done.err and "parallel" in done.err
 
@@ -143,8 +139,13 @@ def test_n01_a_dtype_that_a_backend_cannot_compute_in() -> None:
 
 def test_n02_kernels_name_the_chips_that_they_are_built_for() -> None:
     """sgl-kernel-npu#544: built for one, running on another, both named."""
-    with pytest.raises(PlanErrors, match=r"built for sm90, sm100 or sm103, the chip is sm80|cuda"):
-        plan_of("hardware=cpu", "model=v41_tiny", "kernels=triton")
+    for backend in ("triton", "deepseek"):
+        with pytest.raises(PlanErrors) as refused:
+            plan_of("hardware=cpu", "model=v41_tiny", f"kernels={backend}")
+        assert f"{backend} is for cuda, the chip is cpu" in {problem.found for problem in refused.value.problems}
+    with pytest.raises(PlanErrors) as refused:
+        plan_of("hardware=h100", "parallel=ep64", "model.weights=dummy", "kernels=deepseek")
+    assert "deepseek is built for sm100 or sm103, the chip is sm90" in {each.found for each in refused.value.problems}
 
 
 @pytest.mark.parametrize("kernels", ["auto", "reference"])

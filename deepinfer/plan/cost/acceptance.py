@@ -5,7 +5,11 @@ from typing import Literal
 from msgspec import Struct
 
 GOLDEN_DEPTH, GOLDEN_TOKENS = 5, 3.51
-GOLDEN = "InferenceX's golden acceptance length of V4.1-Flash with DSpark, 3.51 at depth 5"
+GOLDEN_CHANCE = 0.778544  # that a slot is right when those before it are: gives 3.51 at depth 5
+GOLDEN = (
+    "InferenceX's golden acceptance length of V4.1-Flash with DSpark, 3.51 at depth 5 "
+    "(https://github.com/SemiAnalysisAI/InferenceX, golden_al_distribution)"
+)
 UNKNOWN = "unknown for drafts looked up in the text; set workload.accepted_tokens"
 
 
@@ -27,7 +31,7 @@ def yield_of(kind: str, depth: int, verify_length: int, accepted: float | Litera
         return Yield(rows_each=rows, drafts=slots, accepted=accepted, source="workload.accepted_tokens")
     if kind == "ngram":
         return Yield(rows_each=rows, drafts=slots, accepted=1.0, source=UNKNOWN)
-    tokens = GOLDEN_TOKENS if rows == 1 + GOLDEN_DEPTH else geometric(_chance(), rows - 1)
+    tokens = GOLDEN_TOKENS if rows == 1 + GOLDEN_DEPTH else geometric(GOLDEN_CHANCE, rows - 1)
     source = GOLDEN if rows == 1 + GOLDEN_DEPTH else f"{GOLDEN}; a draft as likely right at every slot"
     return Yield(rows_each=rows, drafts=slots, accepted=tokens, source=source)
 
@@ -35,12 +39,3 @@ def yield_of(kind: str, depth: int, verify_length: int, accepted: float | Litera
 def geometric(chance: float, depth: int) -> float:
     """Tokens of a step when every draft after right ones is right with the same chance: 1 + p + p² + … + p^depth."""
     return sum(chance**slot for slot in range(depth + 1))
-
-
-def _chance() -> float:
-    """The chance that gives the golden length at its depth."""
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if geometric(middle, GOLDEN_DEPTH) < GOLDEN_TOKENS else (low, middle)
-    return low

@@ -4,39 +4,42 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepinfer.config.chips import Chip, Fact
+from deepinfer.config.cost_facts import CostFacts
 from deepinfer.config.costs import AiconfiguratorCost, CalibratedCost, Cost, MeasuredCost, RooflineCost
 from deepinfer.config.errors import ExitCode, Problem, Refused, listed
 from deepinfer.plan.cost.ceilings import calibration_from_ceilings
-from deepinfer.plan.cost.tables import TableFiles, collective_latency_s, layer_latency_s, shares_from, system_of
+from deepinfer.plan.cost.tables import layer_latency_s, rates_for, shares_of
+from deepinfer.plan.cost.timing import ROOFLINE
 from deepinfer.plan.cost.types import Calibration
 
 
-def calibration_of(cost: Cost, chip: Chip) -> Calibration:
-    """How steps on `chip` are timed under `cost`.
+def calibration_of(cost: Cost, chip: Chip, found: CostFacts | None = None, option: str = "") -> Calibration:
+    """How steps on `chip`, an `option` of conf/hardware, are timed under `cost`; `found` is what was read for it.
 
-    Raises Refused where the option cannot answer for this chip: no file, no package, no table, no such architecture.
+    Raises Refused where the option cannot answer for this chip: no lines, no table, no such architecture.
     """
+    found = found or CostFacts()
     match cost:
         case RooflineCost():
-            return Calibration()
+            return ROOFLINE
         case CalibratedCost():
             return _from_shares(cost, chip)
         case MeasuredCost():
-            return calibration_from_ceilings(cost, chip)
+            return calibration_from_ceilings(cost, chip, option, found)
         case AiconfiguratorCost():
-            return _from_tables(cost, chip)
+            return _from_tables(cost, chip, found)
     raise Refused([Problem(asked=f"cost={cost.kind}", found="nothing here reckons with it", code=ExitCode.PLAN)])
 
 
 def _from_shares(cost: CalibratedCost, chip: Chip) -> Calibration:
     own = chip.architecture.value
     used = own if own in cost.architectures else cost.stand_in
-    if used not in cost.architectures:
+    if cost.stand_in not in cost.architectures:  # where the chip has shares of its own, too: it was asked for
         known = listed(sorted(cost.architectures))
         problem = Problem(
             asked=f"cost.stand_in={cost.stand_in}",
             found=f"cost.architectures has {known}",
-            why=f"{chip.name} is {own}, which has no shares of its own",
+            why="it names the architecture whose shares stand in for others",
             fix=f"cost.stand_in={sorted(cost.architectures)[0]}" if cost.architectures else "cost=roofline",
             code=ExitCode.PLAN,
         )
@@ -49,6 +52,7 @@ def _from_shares(cost: CalibratedCost, chip: Chip) -> Calibration:
         name=applied,
         label="calibrated",
         source=f"{applied}; {_engine(None if shares.whole_steps else system_share)}",
+        stand_in="" if used == own else used,
         layer_latency_s=shares.layer_latency_s.value,
         collective_latency_s=shares.collective_latency_s.value,
         system_share=system_share,
@@ -56,24 +60,24 @@ def _from_shares(cost: CalibratedCost, chip: Chip) -> Calibration:
     )
 
 
-def _from_tables(cost: AiconfiguratorCost, chip: Chip) -> Calibration:
-    tables = TableFiles(system_of(chip, cost.system), cost.backend)
-    shares = shares_from(tables, chip)
+def _from_tables(cost: AiconfiguratorCost, chip: Chip, found: CostFacts) -> Calibration:
+    system, rates = rates_for(chip, cost.system, found)
+    shares = shares_of(rates, chip)
     if not shares["flops"] or not shares["bandwidth"]:
         problem = Problem(
             asked=f"cost.backend={cost.backend}",
-            found=f"the tables of {tables.system} have no products of that backend",
+            found=f"the tables of {system} have no products of that backend",
             fix="cost.backend=sglang",
             code=ExitCode.PLAN,
         )
         raise Refused([problem])
-    applied = f"aiconfigurator-core's tables of {tables.system}, {cost.backend}"
+    applied = f"aiconfigurator-core's tables of {system}, {cost.backend}"
     return Calibration(
         name=applied,
         label="calibrated",
         source=f"{applied}; {_engine(cost.system_share)}",
-        layer_latency_s=layer_latency_s(tables, chip, shares["bandwidth"]) or 0.0,
-        collective_latency_s=collective_latency_s(tables) or 0.0,
+        layer_latency_s=layer_latency_s(rates) or 0.0,
+        collective_latency_s=rates.collective_latency_s or 0.0,
         system_share=cost.system_share,
         **_parts(shares["flops"], shares["bandwidth"], shares["links"]),
     )

@@ -1,184 +1,224 @@
 """The cost of a plan: what its workload takes on its ranks, in rates, times and words."""
 
-import math
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from deepinfer.config.specs import PrefixCache, Spec
 from deepinfer.config.workloads import SteadyWorkload
+from deepinfer.plan.capacity import Fit
 from deepinfer.plan.cost.acceptance import yield_of
+from deepinfer.plan.cost.advice import Trials, decode_moves, prefill_moves
 from deepinfer.plan.cost.assumptions import assumptions_of, free_parameters
-from deepinfer.plan.cost.fleet import Replica, fleet_of
-from deepinfer.plan.cost.links import Group, Route, widest_route
+from deepinfer.plan.cost.both import Estimate
+from deepinfer.plan.cost.expectations import (
+    advised,
+    beyond_the_site,
+    hits_without_a_cache,
+    missed,
+    tell,
+    unreckonable,
+)
+from deepinfer.plan.cost.fleet import CACHED_SHARES, Replica, fleet_of
+from deepinfer.plan.cost.fleet_types import FleetPlan
+from deepinfer.plan.cost.links import Route, widest_route
 from deepinfer.plan.cost.phases import Side, decode_cost, prefill_cost
-from deepinfer.plan.cost.types import Calibration, CostPlan, DecodeCost, DecodePoint, Figure, PrefillCost
-from deepinfer.plan.cost.v41 import shape_of, widened
+from deepinfer.plan.cost.room import Room, free_bytes
+from deepinfer.plan.cost.sides import side_of
+from deepinfer.plan.cost.sustained import sustained_of
+from deepinfer.plan.cost.types import Calibration, CostPlan, DecodeCost, DecodePoint, Figure
 from deepinfer.plan.cost.work import Prompt
 from deepinfer.plan.ledger import Ledger
 from deepinfer.plan.memory import Scene
-from deepinfer.plan.types import Capacity, Layout, RolePlan
+from deepinfer.plan.types import Layout
 
-ITEM = {"float32": ("f32", 4), "float64": ("f64", 8), "bfloat16": ("bf16", 2)}
 TRACE = "a trace has no steady traffic: nothing is reckoned or sized"
 
 
-class Estimate(Struct, frozen=True, kw_only=True):
-    """Both phases of one workload, on ranks of their own or in turns on the same."""
+class Roles(Struct, frozen=True, kw_only=True):
+    """The role that computes prompts and the one that answers, as the cost model sees them; they may be the same."""
 
-    workload: SteadyWorkload
-    prefill: PrefillCost
-    decode: DecodeCost
-    takes_turns: bool
+    scenes: Mapping[str, Scene]
+    sides: dict[str, Side]
+    layout: Layout
+    fitted: Fit
 
-    def gpu_seconds(self, point: DecodePoint | None = None) -> tuple[float, float]:
-        """Seconds of a rank that a request takes: of prefill and of decode, at `point` instead of the chosen one."""
-        rate = (point or self.decode.point).tokens_per_s_per_gpu[-1]
-        answer = self.workload.output_tokens / rate
-        return self.prefill.computed_tokens / self.prefill.tokens_per_s_per_gpu[-1], answer
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.layout.roles[0].name, self.layout.roles[-1].name
+
+    @property
+    def takes_turns(self) -> bool:
+        return len(self.layout.roles) == 1
+
+    @property
+    def stand_ins(self) -> dict[str, str]:
+        """By role, the architecture whose calibration stands in for its chip's own; empty for none."""
+        return {name: side.calibrations[-1].stand_in for name, side in self.sides.items()}
+
+    def room(self, name: str, workload: SteadyWorkload) -> Room:
+        return Room(
+            scene=self.scenes[name],
+            role=self.layout.role(name),
+            workload=workload,
+            free_bytes=free_bytes(self.fitted.memory, name),
+        )
+
+    def other_nodes(self, name: str) -> int:
+        """Nodes of the other roles."""
+        return len({rank.node for rank in self.layout.ranks if rank.role != name})
 
 
 def cost_of(
     scenes: Mapping[str, Scene],
     reckonings: Mapping[str, tuple[Calibration, ...]],
     layout: Layout,
-    capacity: Capacity,
-    longest: int,
+    fitted: Fit,
     ledger: Ledger,
 ) -> CostPlan:
     """The cost of a plan, `scenes` and `reckonings` by role.
 
-    What a workload asks for and does not get goes to the ledger as a warning.
+    What a workload asks for and does not get goes to the ledger: as warnings, or as problems where it is strict.
     """
-    case = next(iter(scenes.values())).case
-    workload = case.spec.workload
-    if not isinstance(workload, SteadyWorkload):
+    spec, cache = next(iter(scenes.values())).case.spec, next(iter(scenes.values())).cache
+    asked = spec.workload
+    if not isinstance(asked, SteadyWorkload):
         return CostPlan(notes=(TRACE,))
-    if problem := _too_long(workload, capacity, longest, next(iter(scenes.values())).cache.block_tokens):
-        return CostPlan(notes=(problem,))
-    first, last = layout.roles[0], layout.roles[-1]
-    sides = {role.name: _side(scenes[role.name], role, scenes, reckonings[role.name]) for role in (first, last)}
-    prefill = _prefill(sides[first.name], sides[last.name], workload, scenes[first.name])
-    most = _most_sequences(workload, capacity, scenes[last.name])
-    decode = _decode(sides[last.name], workload, prefill, most, scenes[last.name], takes_turns=first is last)
-    estimate = Estimate(workload=workload, prefill=prefill, decode=decode, takes_turns=first is last)
-    ledger.warnings += _missed(estimate)
-    label = prefill.steps[-1].label
+    if problem := unreckonable(asked, fitted.capacity, fitted.max_model_len, cache.block_tokens):
+        tell([problem], ledger, strict=asked.strict)
+        return CostPlan(notes=(f"{problem.asked}: {problem.found}; {problem.why}",))
+    tell(hits_without_a_cache(asked, spec.cache), ledger)
+    workload = asked if isinstance(spec.cache, PrefixCache) else structs.replace(asked, cached_share=0.0)
+    sides: dict[str, Side] = {
+        role.name: side_of(scenes[role.name], role, scenes, reckonings[role.name]) for role in layout.roles
+    }
+    roles = Roles(scenes=scenes, sides=sides, layout=layout, fitted=fitted)
+    estimate = _with_advice(_estimate(roles, workload), roles)
+    fleet = _fleet(estimate, roles)
+    tell([*missed(estimate), *beyond_the_site(fleet, spec.cluster)], ledger, strict=workload.strict)
+    tell(advised(estimate, fleet), ledger)
+    return _plan(estimate, roles, fleet, spec)
+
+
+def _plan(estimate: Estimate, roles: Roles, fleet: FleetPlan | None, spec: Spec) -> CostPlan:
+    decode = estimate.decode
+    stand_ins = roles.stand_ins
     return CostPlan(
-        headline=tuple(_headline(estimate)),
-        prefill=prefill,
+        headline=tuple(_headline(estimate, stand_ins, roles.names)),
+        prefill=estimate.prefill,
         decode=decode,
-        decode_share=_decode_share(estimate, decode.point),
-        fleet=fleet_of(workload, _replicas(estimate, layout), label, free_parameters(workload, decode)),
-        assumptions=assumptions_of(case.spec, workload, tuple(sides.values()), decode, takes_turns=first is last),
+        tradeoff=tuple(estimate.tradeoff(point) for point in decode.curve),
+        decode_share=estimate.decode_share(decode.point),
+        sustained=sustained_of(estimate, roles.layout),
+        fleet=fleet,
+        stand_ins={name: architecture for name, architecture in stand_ins.items() if architecture},
+        assumptions=assumptions_of(spec, estimate, tuple(roles.sides.values()), roles.scenes),
+        notes=tuple(_notes(estimate)),
     )
 
 
-def _too_long(workload: SteadyWorkload, capacity: Capacity, longest: int, block_tokens: int) -> str:
-    """Why no request of the workload can run here; empty where one can."""
-    tokens = workload.prompt_tokens + workload.output_tokens
-    if tokens > longest:
-        return f"requests of {tokens:,} tokens are longer than model.max_model_len={longest}: nothing is reckoned"
-    held = capacity.num_blocks * block_tokens
-    return f"requests of {tokens:,} tokens do not fit into {held:,} tokens of cache" if held < tokens else ""
+def _estimate(roles: Roles, workload: SteadyWorkload) -> Estimate:
+    """Both phases of a workload."""
+    first, last = roles.names
+    scheduler = roles.scenes[first].case.spec.scheduler
+    prompt, chunk = _prompt(workload, roles.scenes[first]), scheduler.max_num_batched_tokens
+    prefill = prefill_cost(roles.sides[first], prompt, chunk, _transfer(roles))
+    prompt_s = prefill.computed_tokens / prefill.tokens_per_s_per_gpu[-1] if roles.takes_turns else 0.0
+    decode = _decode(roles.sides[last], workload, roles.room(last, workload), prompt_s)
+    stand_in = next((stand_in for stand_in in roles.stand_ins.values() if stand_in), "")
+    return Estimate(workload=workload, prefill=prefill, decode=decode, takes_turns=roles.takes_turns, stand_in=stand_in)
 
 
-def _side(scene: Scene, role: RolePlan, scenes: Mapping[str, Scene], calibrations: tuple[Calibration, ...]) -> Side:
-    case, resident, chip = scene.case, scene.resident, scene.role.chip
-    dtype, item_bytes = ITEM[case.numerics.dtype]
-    shape = widened(
-        shape_of(case.config, scene.cache, num_draft_layers=case.drafting.num_draft_layers),
-        dtype,
-        item_bytes,
-        dense=resident["dense"] == "expanded",
-        experts=resident["experts"] == "expanded",
-        engram=resident["engram"] == "expanded",
+def _with_advice(estimate: Estimate, roles: Roles) -> Estimate:
+    """The estimate with what would make either phase faster."""
+    (first, last), workload = roles.names, estimate.workload
+    prompt = _prompt(workload, roles.scenes[first])
+
+    def trials(name: str) -> Trials:
+        return Trials(
+            estimate=estimate,
+            side=roles.sides[name],
+            room=roles.room(name, workload),
+            other_nodes=roles.other_nodes(name),
+            prompt=prompt,
+        )
+
+    faster, more = prefill_moves(trials(first), _transfer(roles)), decode_moves(trials(last))
+    prefill, decode = estimate.prefill, estimate.decode
+    return structs.replace(
+        estimate, prefill=structs.replace(prefill, moves=faster), decode=structs.replace(decode, moves=more)
     )
-    on_cpu = sum(other.role.num_ranks for other in scenes.values() if other.role.is_cpu)
-    group = Group(
-        chip=chip,
-        num_ranks=role.num_ranks // role.replicas,
-        context=role.context,
-        expert=role.expert,
-        redundant_experts=role.redundant_experts,
-        engram=role.engram,
-        sharers=max(1, on_cpu) if chip.kind == "cpu" else 1,
-    )
-    return Side(role=role.name, shape=shape, group=group, calibrations=calibrations)
 
 
-def _prefill(side: Side, other: Side, workload: SteadyWorkload, scene: Scene) -> PrefillCost:
+def _prompt(workload: SteadyWorkload, scene: Scene) -> Prompt:
     numerics = scene.case.numerics
-    prompt = Prompt(
+    return Prompt(
         tokens=workload.prompt_tokens,
         cached=workload.prompt_tokens * workload.cached_share,
         keep=numerics.replay_keep_tokens if numerics.replay == "compact" else None,
     )
-    transfer = None if side is other else _slower(widest_route(side.group.chip), widest_route(other.group.chip))
-    return prefill_cost(side, prompt, scene.case.spec.scheduler.max_num_batched_tokens, transfer)
 
 
-def _slower(one: Route, two: Route) -> Route:
-    return min(one, two, key=lambda route: route.bytes_per_s)
+def _transfer(roles: Roles) -> Route | None:
+    """The way of a cache from a prefill rank to a decode rank: the slower one of their two links."""
+    if roles.takes_turns:
+        return None
+    first, last = (roles.sides[name].group.chip for name in roles.names)
+    return min(widest_route(first), widest_route(last), key=lambda route: route.bytes_per_s)
 
 
-def _most_sequences(workload: SteadyWorkload, capacity: Capacity, scene: Scene) -> int:
-    blocks = math.ceil((workload.prompt_tokens + workload.output_tokens) / scene.cache.block_tokens)
-    return max(1, min(scene.case.spec.scheduler.max_num_seqs, capacity.num_blocks // blocks))
-
-
-def _decode(
-    side: Side, workload: SteadyWorkload, prefill: PrefillCost, most: int, scene: Scene, *, takes_turns: bool
-) -> DecodeCost:
-    drafting = scene.case.drafting
+def _decode(side: Side, workload: SteadyWorkload, room: Room, prompt_s: float) -> DecodeCost:
+    drafting = room.scene.case.drafting
     speculation = yield_of(drafting.kind, drafting.depth, drafting.verify_length, workload.accepted_tokens)
-    prompt_s = prefill.computed_tokens / prefill.tokens_per_s_per_gpu[-1] if takes_turns else 0.0
+    wanted_rate = workload.tokens_per_s_per_user
 
     def wanted(point: DecodePoint) -> bool:
         answer_s = workload.output_tokens / point.tokens_per_s_per_gpu[-1]
         rate = point.tokens_per_s_per_user[-1] * answer_s / (answer_s + prompt_s)
-        return workload.tokens_per_s_per_user is None or rate >= workload.tokens_per_s_per_user
+        return wanted_rate is None or rate >= wanted_rate
 
     context = workload.prompt_tokens + workload.output_tokens // 2
-    return decode_cost(side, context, most, speculation, wanted)
+    asked = room.now().max_num_seqs
+    return decode_cost(side, context, max(1, room.sequences(room.now())), asked, speculation, wanted)
 
 
-def _decode_share(estimate: Estimate, point: DecodePoint) -> float:
-    """Part of a rank's time that answers get."""
-    prompt_s, answer_s = estimate.gpu_seconds(point)
-    return answer_s / (prompt_s + answer_s) if estimate.takes_turns else 1.0
-
-
-def _headline(estimate: Estimate) -> Iterator[Figure]:
+def _headline(estimate: Estimate, stand_ins: Mapping[str, str], names: tuple[str, str]) -> Iterator[Figure]:
     workload, prefill, point = estimate.workload, estimate.prefill, estimate.decode.point
-    total = workload.prompt_tokens + workload.output_tokens
-    computed = prefill.tokens_per_s_per_gpu[-1]
+    balanced, computed = estimate.tradeoff(point), prefill.tokens_per_s_per_gpu[-1]
+    first, last = (stand_ins[name] for name in names)
     rates = {
-        "prefill_tokens_per_s_per_gpu": computed,
-        "prompt_tokens_per_s_per_gpu": computed * workload.prompt_tokens / prefill.computed_tokens,
-        "decode_tokens_per_s_per_gpu": point.tokens_per_s_per_gpu[-1],
-        "tokens_per_s_per_user": point.tokens_per_s_per_user[-1] * _decode_share(estimate, point),
-        "tokens_per_s_per_gpu": total / sum(estimate.gpu_seconds()),
+        "prefill_tokens_per_s_per_gpu": (computed, first),
+        "prompt_tokens_per_s_per_gpu": (computed * workload.prompt_tokens / prefill.computed_tokens, first),
+        "decode_tokens_per_s_per_gpu": (point.tokens_per_s_per_gpu[-1], last),
+        "tokens_per_s_per_user": (balanced.tokens_per_s_per_user, last),
+        "tokens_per_s_per_gpu": (balanced.tokens_per_s_per_gpu, last or first),
     }
-    label = prefill.steps[-1].label
-    for name, value in rates.items():
-        yield Figure(name=name, value=value, unit="tokens/s", label=label)
-    yield Figure(name="ttft_s", value=prefill.ttft_s[-1], unit="s", label=label)
+    for name, (value, stand_in) in rates.items():
+        yield Figure(name=name, value=value, unit="tokens/s", label=estimate.label, stand_in=stand_in)
+    yield Figure(name="ttft_s", value=prefill.ttft_s[-1], unit="s", label=estimate.label, stand_in=first)
 
 
-def _missed(estimate: Estimate) -> Iterator[str]:
-    workload, decode, prefill = estimate.workload, estimate.decode, estimate.prefill
-    wanted, label = workload.tokens_per_s_per_user, prefill.steps[-1].label
-    found = decode.point.tokens_per_s_per_user[-1] * _decode_share(estimate, decode.point)
-    if wanted is not None and found < wanted:
-        yield (
-            f"a user alone on a rank gets {found:.0f} tokens/s ({label}), workload.tokens_per_s_per_user asks for "
-            f"{wanted:g}; {decode.moves}"
-        )
-    if workload.ttft_s is not None and prefill.ttft_s[-1] > workload.ttft_s:
-        yield (
-            f"the first token takes {prefill.ttft_s[-1]:.3g} s on an idle engine ({label}), workload.ttft_s asks for "
-            f"{workload.ttft_s:g} s; {prefill.moves}"
-        )
+def _fleet(estimate: Estimate, roles: Roles) -> FleetPlan | None:
+    """The fleet for the workload's traffic; None where it names none, or no number of ranks would content its users."""
+    if not estimate.contents_users:
+        return None
+    workload = estimate.workload
+
+    def replicas_at(cached_share: float) -> list[Replica]:
+        other = structs.replace(workload, cached_share=cached_share)
+        return _replicas(estimate if other == workload else _estimate(roles, other), roles.layout)
+
+    keeps = isinstance(next(iter(roles.scenes.values())).case.spec.cache, PrefixCache)
+    free = free_parameters(workload, estimate.decode)
+    return fleet_of(workload, replicas_at, estimate.label, free, cached_shares=CACHED_SHARES if keeps else ())
+
+
+def _notes(estimate: Estimate) -> Iterator[str]:
+    decode = estimate.decode
+    if not estimate.contents_users:
+        yield "no traffic is sized: a user alone on a rank gets less than workload.tokens_per_s_per_user asks for"
+    elif decode.limit == "user":
+        yield f"figures are those of {decode.point.sequences:,} at once, as workload.tokens_per_s_per_user allows"
 
 
 def _replicas(estimate: Estimate, layout: Layout) -> list[Replica]:

@@ -1,12 +1,13 @@
 """How many ranks a traffic needs: tokens a second of each kind, divided by what a rank of each role does in one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct, structs
 
 from deepinfer.config.workloads import SteadyWorkload
-from deepinfer.plan.cost.types import FleetPlan, Label, Need, Sensitivity
+from deepinfer.plan.cost.fleet_types import FleetPlan, Need, Sensitivity
+from deepinfer.plan.cost.labels import Label
 
 DAY_S = 86_400
 OUTPUT_SHARES = (0.005, 0.01, 0.02, 0.05)
@@ -19,10 +20,12 @@ class Flow(Struct, frozen=True, kw_only=True):
     prompt_tokens_per_s: float
     answer_tokens_per_s: float
     cached_share: float
+    least_computed: float = 0.0  # part of a prompt that is computed whatever is cached: its last token
+    utilisation: float = 1.0  # part of its time that a rank may be busy
 
     @property
     def computed_tokens_per_s(self) -> float:
-        return self.prompt_tokens_per_s * (1 - self.cached_share)
+        return self.prompt_tokens_per_s * max(self.least_computed, 1 - self.cached_share)
 
     @property
     def output_share(self) -> float:
@@ -44,29 +47,51 @@ class Replica(Struct, frozen=True, kw_only=True):
     decode_tokens_per_s_per_gpu: float = 0.0
 
 
+ReplicasAt = Callable[[float], Sequence[Replica]]  # by cached share
+
+
 def flow_of(workload: SteadyWorkload) -> Flow | None:
     """The traffic at its peak; None where the workload names none."""
     prompt, answer = workload.prompt_tokens, workload.output_tokens
     if workload.requests_per_s is not None:
         peak = workload.requests_per_s * workload.peak_to_mean
         return Flow(
-            prompt_tokens_per_s=peak * prompt, answer_tokens_per_s=peak * answer, cached_share=workload.cached_share
+            prompt_tokens_per_s=peak * prompt,
+            answer_tokens_per_s=peak * answer,
+            cached_share=workload.cached_share,
+            least_computed=1 / prompt,
+            utilisation=workload.utilisation,
         )
     if workload.tokens_per_day is None:
         return None
     total = workload.tokens_per_day / DAY_S * workload.peak_to_mean
     share = answer / (prompt + answer) if workload.output_share == "auto" else workload.output_share
-    whole = Flow(prompt_tokens_per_s=total, answer_tokens_per_s=0.0, cached_share=workload.cached_share)
+    whole = Flow(
+        prompt_tokens_per_s=total,
+        answer_tokens_per_s=0.0,
+        cached_share=workload.cached_share,
+        least_computed=1 / prompt,
+        utilisation=workload.utilisation,
+    )
     return whole.with_output_share(share)
 
 
 def fleet_of(
-    workload: SteadyWorkload, replicas: Sequence[Replica], label: Label, free: tuple[str, ...]
+    workload: SteadyWorkload,
+    replicas_at: ReplicasAt,
+    label: Label,
+    free: tuple[str, ...],
+    cached_shares: Sequence[float] = CACHED_SHARES,
 ) -> FleetPlan | None:
-    """The fleet for the workload's traffic; None where it names none."""
+    """The fleet for the workload's traffic, and for other shares of answers and of hits; None where it names none.
+
+    `replicas_at` tells what replicas do when such a part of the prompts is cached: with fewer hits keys are longer for
+    fewer tokens, and turns with answers are others.
+    """
     flow = flow_of(workload)
     if flow is None:
         return None
+    replicas = replicas_at(workload.cached_share)
     needs = tuple(_need(flow, replica) for replica in replicas)
     ranks = sum(need.ranks for need in needs)
     total = flow.prompt_tokens_per_s + flow.answer_tokens_per_s
@@ -76,12 +101,16 @@ def fleet_of(
         computed_tokens_per_s=flow.computed_tokens_per_s,
         answer_tokens_per_s=flow.answer_tokens_per_s,
         output_share=flow.output_share,
+        peak_to_mean=workload.peak_to_mean,
+        utilisation=workload.utilisation,
         needs=needs,
         ranks=ranks,
         nodes=sum(need.nodes for need in needs),
         tokens_per_s_per_gpu=total / ranks,
         free=free,
-        sensitivity=tuple(_sensitivities(flow, replicas)) if workload.tokens_per_day is not None else (),
+        sensitivity=tuple(_sensitivities(flow, replicas_at, cached_shares))
+        if workload.tokens_per_day is not None
+        else (),
         label=label,
     )
 
@@ -97,7 +126,7 @@ def exact_ranks(flow: Flow, replica: Replica) -> float:
 
 def _need(flow: Flow, replica: Replica) -> Need:
     exact = exact_ranks(flow, replica)
-    count = max(1, math.ceil(exact / replica.ranks))
+    count = max(1, math.ceil(exact / (replica.ranks * flow.utilisation)))
     tokens = flow.computed_tokens_per_s if replica.prefill_tokens_per_s_per_gpu else 0.0
     tokens += flow.answer_tokens_per_s if replica.decode_tokens_per_s_per_gpu else 0.0
     return Need(
@@ -112,15 +141,18 @@ def _need(flow: Flow, replica: Replica) -> Need:
     )
 
 
-def _sensitivities(flow: Flow, replicas: Sequence[Replica]) -> list[Sensitivity]:
-    shares = [("output_share", share, flow.with_output_share(share)) for share in OUTPUT_SHARES]
-    cached = [("cached_share", share, structs.replace(flow, cached_share=share)) for share in CACHED_SHARES]
-    return [
-        Sensitivity(
-            key=key,
-            value=value,
-            ranks_exact={replica.role: exact_ranks(other, replica) for replica in replicas},
-            ranks=sum(_need(other, replica).ranks for replica in replicas),
-        )
-        for key, value, other in (*shares, *cached)
-    ]
+def _sensitivities(flow: Flow, replicas_at: ReplicasAt, cached_shares: Sequence[float]) -> Iterator[Sensitivity]:
+    own = replicas_at(flow.cached_share)  # a share of answers changes the traffic, not the requests
+    for share in OUTPUT_SHARES:
+        yield _sensitivity("output_share", share, flow.with_output_share(share), own)
+    for share in cached_shares:
+        yield _sensitivity("cached_share", share, structs.replace(flow, cached_share=share), replicas_at(share))
+
+
+def _sensitivity(key: str, value: float, flow: Flow, replicas: Sequence[Replica]) -> Sensitivity:
+    return Sensitivity(
+        key=key,
+        value=value,
+        ranks_exact={replica.role: exact_ranks(flow, replica) for replica in replicas},
+        ranks=sum(_need(flow, replica).ranks for replica in replicas),
+    )

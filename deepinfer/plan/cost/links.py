@@ -18,10 +18,6 @@ class Group(Struct, frozen=True, kw_only=True):
     engram: str = "replicated"  # or sharded, or host
     sharers: int = 1  # ranks that share one device's compute and bandwidth: processes on a CPU
 
-    @property
-    def attention_dp(self) -> int:
-        return self.num_ranks // self.context
-
 
 class Route(Struct, frozen=True, kw_only=True):
     """One link and the share of the other ranks that are reached over it."""
@@ -32,18 +28,21 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 def routes(chip: Chip, ranks: int) -> tuple[Route, ...]:
-    """How a rank reaches the other ranks of its group: the fastest link, and a wider one for those beyond it."""
+    """How a rank reaches the other ranks of its group: those of its domain by the domain's link, others by a wider one.
+
+    Which link that is depends on what it joins, never on its speed, so that no faster link slows anything down.
+    """
     if ranks <= 1:
         return ()
-    joining = [(link.value, name, link.devices) for name, link in chip.links.items() if link.devices > 1]
+    joining = sorted((link.devices, link.value, name) for name, link in chip.links.items() if link.devices > 1)
     if not joining:
         return (Route(link=MEMORY, bytes_per_s=chip.memory_bandwidth_bytes_per_s.value, share=1.0),)
-    speed, name, devices = max(joining)
-    wider = [link for link in joining if link[2] >= ranks]
-    if devices >= ranks or not wider:
+    whole = next((link for link in joining if link[0] >= ranks), joining[-1])
+    devices, speed, name = joining[0]
+    _, far_speed, far = whole
+    if whole == joining[0]:
         return (Route(link=name, bytes_per_s=speed, share=1.0),)
     beyond = (ranks - devices) / (ranks - 1)
-    far_speed, far, _ = max(wider)
     near = Route(link=name, bytes_per_s=speed, share=1 - beyond)
     return (near, Route(link=far, bytes_per_s=far_speed, share=beyond))
 

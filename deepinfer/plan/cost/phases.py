@@ -1,12 +1,11 @@
 """Prefill and decode of one role: times, rates, and the point where the scheduler and the users' patience meet."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, structs
 
 from deepinfer.plan.cost.acceptance import Yield
-from deepinfer.plan.cost.advice import moves_of
 from deepinfer.plan.cost.links import Group, Route
 from deepinfer.plan.cost.shape import Shape
 from deepinfer.plan.cost.timing import step_time
@@ -28,10 +27,14 @@ class Side(Struct, frozen=True, kw_only=True):
 
 
 def prefill_cost(side: Side, prompt: Prompt, chunk_tokens: int, transfer: Route | None = None) -> PrefillCost:
-    """Full steps of `chunk_tokens` rows for each attention rank; `transfer` is the way to the decode ranks, if any."""
+    """Full steps of `chunk_tokens` rows for each attention rank; `transfer` is the way to the decode ranks, if any.
+
+    A step is filled with whole prompts and parts of prompts, as the scheduler does; only a prompt alone has a last step
+    that is not full.
+    """
     shape, group = side.shape, side.group
     num_steps = math.ceil(prompt.computed / chunk_tokens)
-    requests = 1 / num_steps if num_steps > 1 else chunk_tokens / prompt.computed
+    requests = chunk_tokens / prompt.computed
     moved = shape.cache_token_bytes * prompt.tokens + shape.cache_sequence_bytes
     work = prefill_work(shape, group, prompt, requests)
     if transfer is not None:  # context ranks all hold the keys, so each sends its part
@@ -60,29 +63,24 @@ def prefill_cost(side: Side, prompt: Prompt, chunk_tokens: int, transfer: Route 
             + waits / calibration.link_share.get(transfer.link if transfer else "", calibration.default_link_share)
             for step, calibration in zip(side.times(alone), side.calibrations, strict=True)
         ),
-        moves=moves_of("prefill", steps[-1], group, compacts=prompt.keep is not None),
     )
 
 
 def decode_cost(
-    side: Side, context: int, most: int, speculation: Yield, wanted: Callable[[DecodePoint], bool]
+    side: Side, context: int, most: int, asked: int, speculation: Yield, wanted: Callable[[DecodePoint], bool]
 ) -> DecodeCost:
-    """The curve over 1, 2, 4, … `most` sequences, and the largest number of them that is `wanted`, else one."""
+    """The curve over 1, 2, 4, … `most` sequences, and the largest number of them that is `wanted`, else one.
+
+    `asked` are the sequences that the scheduler may run; `most` of them fit into the cache.
+    """
     group = side.group
 
     def point(sequences: int) -> DecodePoint:
-        return _point(side, context, sequences, speculation)
+        return decode_point(side, context, sequences, speculation)
 
     counts = [1 << power for power in range(most.bit_length()) if 1 << power < most] + [most]
     curve = tuple(point(count) for count in counts)
-    good = [entry for entry in curve if wanted(entry)]
-    chosen = good[-1] if good else curve[0]
-    low = chosen.sequences
-    high = next((entry.sequences for entry in curve if entry.sequences > low), low) if good else low
-    while high - low > 1:  # a rate falls with every sequence that is added
-        tried = point((low + high) // 2)
-        low, high = (tried.sequences, high) if wanted(tried) else (low, tried.sequences)
-        chosen = tried if wanted(tried) else chosen
+    chosen = largest_wanted(curve, point, wanted)
     work = _step(side, context, chosen.sequences, speculation)
     return DecodeCost(
         role=side.role,
@@ -92,12 +90,36 @@ def decode_cost(
         accepted_tokens=speculation.accepted,
         accepted_source=speculation.source,
         most_sequences=most,
+        limit="user" if chosen.sequences < most else "cache" if most < asked else "scheduler",
+        asked_sequences=asked,
         curve=tuple(_without_parts(entry) for entry in curve),
         point=chosen,
         parts=work.parts,
         link_bytes=_by_link(work),
-        moves=moves_of("decode", chosen.steps[-1], group, drafts=speculation.rows_each > 1),
     )
+
+
+def largest_wanted(
+    curve: Sequence[DecodePoint], point: Callable[[int], DecodePoint], wanted: Callable[[DecodePoint], bool]
+) -> DecodePoint:
+    """The `wanted` point of most sequences, between the points of `curve` too; the first one where none is wanted.
+
+    A step never gets shorter with a sequence that is added, for no part of its work gets less; so a user's rate never
+    rises, beside prompts even less, and halving the gap between a wanted and an unwanted number finds the last wanted.
+    """
+    chosen, missed = curve[0], None
+    for entry in curve:
+        if not wanted(entry):
+            missed = entry.sequences
+            break
+        chosen = entry
+    while missed is not None and missed - chosen.sequences > 1:
+        tried = point((chosen.sequences + missed) // 2)
+        if wanted(tried):
+            chosen = tried
+        else:
+            missed = tried.sequences
+    return chosen
 
 
 def _step(side: Side, context: int, sequences: int, speculation: Yield) -> Work:
@@ -112,7 +134,8 @@ def _step(side: Side, context: int, sequences: int, speculation: Yield) -> Work:
     )
 
 
-def _point(side: Side, context: int, sequences: int, speculation: Yield) -> DecodePoint:
+def decode_point(side: Side, context: int, sequences: int, speculation: Yield) -> DecodePoint:
+    """A step that `sequences` of an attention rank share, each with `context` tokens."""
     steps = side.times(_step(side, context, sequences, speculation))
     users = tuple(speculation.accepted / step.time_s for step in steps)
     return DecodePoint(

@@ -10,12 +10,15 @@ from deepinfer.plan.settle import Case
 
 def reckonings_of(case: Case, ledger: Ledger) -> dict[str, tuple[Calibration, ...]]:
     """The calibrations of each role, the roofline first. What an option cannot answer for goes to the ledger, once."""
+    read = case.facts.cost
+    ledger.problems += read.problems
     found: dict[str, tuple[Calibration, ...]] = {}
     for role in case.roles:
-        try:
-            own = calibration_of(case.spec.cost, role.chip)
-        except Refused as refused:
-            ledger.problems += [problem for problem in refused.problems if problem not in ledger.problems]
-            own = ROOFLINE
+        own = ROOFLINE
+        if not read.problems:
+            try:
+                own = calibration_of(case.spec.cost, role.chip, read, role.option)
+            except Refused as refused:
+                ledger.problems += [problem for problem in refused.problems if problem not in ledger.problems]
         found[role.name] = (ROOFLINE,) if own.is_roofline else (ROOFLINE, own)
     return found

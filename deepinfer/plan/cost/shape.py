@@ -138,8 +138,3 @@ class Shape(Frozen, frozen=True, kw_only=True):
     traffic: tuple[RowTraffic, ...] = ()
     cache_token_bytes: float = 0.0
     cache_sequence_bytes: float = 0.0
-
-    def active_weights(self, *scopes: Scope) -> float:
-        """Weights that a row is multiplied with, of the given scopes."""
-        dense = sum(p.weights * p.per_row for p in self.products if p.scope in scopes and p.weight_bytes)
-        return dense + sum(e.weights * e.chosen * e.layers for e in self.experts if e.scope in scopes)

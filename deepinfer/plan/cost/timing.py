@@ -30,8 +30,10 @@ def computed_in(chip: Chip, dtype: str) -> tuple[str, float]:
 
 def step_time(work: Work, chip: Chip, calibration: Calibration = ROOFLINE, *, sharers: int = 1) -> StepTime:
     """The time of `work` on one of `sharers` ranks that divide the chip between them."""
-    parts = tuple(_part_time(part, chip, calibration, sharers) for part in work.parts)
-    compute_s = _compute_s(work, chip, calibration, sharers)
+    dtypes = {dtype for part in work.parts for dtype in part.flops}
+    computed = {dtype: computed_in(chip, dtype) for dtype in dtypes}
+    compute_s: dict[str, float] = {}
+    parts = tuple(_part_time(part, chip, computed, calibration, sharers, compute_s) for part in work.parts)
     memory_s = sum(part.memory_s for part in parts)
     links_s: dict[str, float] = {}
     for link in work.links:
@@ -40,21 +42,23 @@ def step_time(work: Work, chip: Chip, calibration: Calibration = ROOFLINE, *, sh
     overlapped = max(sum(compute_s.values()), memory_s)
     body = overlapped if calibration.parts_overlap else sum(max(part.compute_s, part.memory_s) for part in parts)
     outside = max(links_s.values(), default=0.0)
-    latency_s = calibration.step_latency_s + calibration.layer_latency_s * work.layers
+    latency_s = calibration.layer_latency_s * work.layers
     latency_s += calibration.collective_latency_s * sum(link.calls for link in work.links)
-    time_s = body + outside - calibration.hidden_links * min(body, outside)
-    holders = {f"link {name}": seconds for name, seconds in links_s.items()} | {
+    exposed = links_s if outside > body else {}  # links that pass behind the parts hold nothing up
+    holders = {f"link {name}": seconds for name, seconds in exposed.items()} | {
         "latency": latency_s,
         "memory": memory_s,
     }
     holders |= _longest(compute_s)
     bound = max(holders, key=holders.__getitem__)
     return StepTime(
-        time_s=(time_s + latency_s) / calibration.system_share,
+        time_s=(max(body, outside) + latency_s) / calibration.system_share,  # links hide behind the parts
+        body_s=body,
         compute_s=compute_s,
         memory_s=memory_s,
         links_s=links_s,
         latency_s=latency_s,
+        system_share=calibration.system_share,
         parts=parts,
         bound=bound,
         bound_part=_bound_part(bound, parts),
@@ -77,34 +81,32 @@ def _bound_part(bound: str, parts: tuple[PartTime, ...]) -> str:
     return ""
 
 
-def _part_time(part: PartWork, chip: Chip, calibration: Calibration, sharers: int) -> PartTime:
-    compute_s = sum(flops * sharers / _rate(part.part, dtype, chip, calibration) for dtype, flops in part.flops.items())
+def _part_time(
+    part: PartWork,
+    chip: Chip,
+    computed: dict[str, tuple[str, float]],
+    calibration: Calibration,
+    sharers: int,
+    compute_s: dict[str, float],
+) -> PartTime:
+    """The times of one part, which are added to `compute_s` as well; `computed` is `computed_in` of every dtype."""
+    shares, total_s = calibration.flops_share, 0.0
+    for dtype, flops in part.flops.items():
+        name, peak = computed[dtype]
+        share = shares.get(f"{part.part}/{name}", shares.get(name, calibration.default_flops_share))
+        seconds = flops * sharers / (peak * share)
+        compute_s[name] = compute_s.get(name, 0.0) + seconds
+        total_s += seconds
     bandwidth = chip.memory_bandwidth_bytes_per_s.value / sharers
     kinds = (*KINDS, "streams") if calibration.counts_streams else KINDS
-    share, default = calibration.bandwidth_share, calibration.default_bandwidth_share
     memory_s = sum(
-        part.bytes_of(kind) / (bandwidth * share.get(f"{part.part}/{kind}", share.get(kind, default))) for kind in kinds
+        moved / (bandwidth * _bandwidth_share(part.part, kind, calibration))
+        for kind in kinds
+        if (moved := part.bytes_of(kind))
     )
-    return PartTime(part=part.part, compute_s=compute_s, memory_s=memory_s)
+    return PartTime(part=part.part, compute_s=total_s, memory_s=memory_s)
 
 
 def _bandwidth_share(part: str, kind: str, calibration: Calibration) -> float:
     shares = calibration.bandwidth_share
     return shares.get(f"{part}/{kind}", shares.get(kind, calibration.default_bandwidth_share))
-
-
-def _compute_s(work: Work, chip: Chip, calibration: Calibration, sharers: int) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for part in work.parts:
-        for dtype, flops in part.flops.items():
-            name, _ = computed_in(chip, dtype)
-            seconds = flops * sharers / _rate(part.part, dtype, chip, calibration)
-            found[name] = found.get(name, 0.0) + seconds
-    return found
-
-
-def _rate(part: str, dtype: str, chip: Chip, calibration: Calibration) -> float:
-    """FLOP/s that a part reaches with numbers of a dtype."""
-    name, peak = computed_in(chip, dtype)
-    shares = calibration.flops_share
-    return peak * shares.get(f"{part}/{name}", shares.get(name, calibration.default_flops_share))

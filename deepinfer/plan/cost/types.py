@@ -2,10 +2,11 @@
 
 from typing import Literal
 
+from deepinfer.plan.cost.fleet_types import FleetPlan, Sustained
+from deepinfer.plan.cost.labels import Label, labelled
 from deepinfer.plan.frozen import Frozen
 
-Label = Literal["roofline", "calibrated", "measured"]
-Kind = Literal["prefill", "decode"]
+Limit = Literal["scheduler", "cache", "user"]
 
 
 class Calibration(Frozen, frozen=True, kw_only=True):
@@ -19,6 +20,7 @@ class Calibration(Frozen, frozen=True, kw_only=True):
     name: str = "roofline"
     label: Label = "roofline"
     source: str = ""  # where the shares were read or measured
+    stand_in: str = ""  # architecture whose shares are taken for want of the chip's own
     flops_share: dict[str, float] = {}
     default_flops_share: float = 1.0
     bandwidth_share: dict[str, float] = {}
@@ -27,10 +29,8 @@ class Calibration(Frozen, frozen=True, kw_only=True):
     default_link_share: float = 1.0
     parts_overlap: bool = True  # False: parts follow each other, each takes the longer of its compute and its memory
     counts_streams: bool = False  # rows between layers go through memory
-    hidden_links: float = 1.0  # share of link time that passes behind computation
     layer_latency_s: float = 0.0
     collective_latency_s: float = 0.0
-    step_latency_s: float = 0.0
     system_share: float = 1.0  # of the time that the parts leave: scheduling, padding, imbalance
 
     @property
@@ -45,13 +45,21 @@ class Figure(Frozen, frozen=True, kw_only=True):
     value: float
     unit: str
     label: Label
+    stand_in: str = ""  # architecture whose calibration was applied for want of the chip's own
+
+    @property
+    def said(self) -> str:
+        """How it was come by, in words: "roofline", "calibrated", "calibrated by sm90's shares"."""
+        return labelled(self.label, self.stand_in)
+
+
+FIELDS = {"weights": "weight_bytes", "cache": "cache_bytes", "tables": "table_bytes", "streams": "stream_bytes"}
 
 
 class PartWork(Frozen, frozen=True, kw_only=True):
     """What one part of the model takes of one rank in one step, all its layers together."""
 
     part: str
-    layers: int
     flops: dict[str, float]  # by dtype
     weight_bytes: float
     cache_bytes: float
@@ -60,12 +68,7 @@ class PartWork(Frozen, frozen=True, kw_only=True):
 
     def bytes_of(self, kind: str) -> float:
         """Bytes of "weights", "cache", "tables" or "streams"."""
-        return {
-            "weights": self.weight_bytes,
-            "cache": self.cache_bytes,
-            "tables": self.table_bytes,
-            "streams": self.stream_bytes,
-        }[kind]
+        return float(getattr(self, FIELDS[kind]))
 
 
 class LinkWork(Frozen, frozen=True, kw_only=True):
@@ -110,11 +113,13 @@ class PartTime(Frozen, frozen=True, kw_only=True):
 class StepTime(Frozen, frozen=True, kw_only=True):
     """How long a step takes, what holds it up, and what would move that."""
 
-    time_s: float
+    time_s: float  # (the longer of `body_s` and links, + latency) ÷ system_share
+    body_s: float  # of all parts
     compute_s: dict[str, float]  # by the dtype that the chip computes in
     memory_s: float
     links_s: dict[str, float]
     latency_s: float
+    system_share: float
     parts: tuple[PartTime, ...]
     bound: str  # "compute f8_e4m3", "memory", "link nvlink", "latency"
     bound_part: str  # the part that takes most of it
@@ -138,7 +143,7 @@ class PrefillCost(Frozen, frozen=True, kw_only=True):
     steps: tuple[StepTime, ...]  # roofline first; then calibrated, where there is one
     tokens_per_s_per_gpu: tuple[float, ...]  # computed tokens; one for each of `steps`
     ttft_s: tuple[float, ...]
-    moves: str  # what would make it faster
+    moves: str = ""  # what makes it faster, tried, or else the fact of the chip that would
 
 
 class DecodePoint(Frozen, frozen=True, kw_only=True):
@@ -160,50 +165,21 @@ class DecodeCost(Frozen, frozen=True, kw_only=True):
     accepted_tokens: float  # that a step yields
     accepted_source: str
     most_sequences: int  # of an attention rank
+    limit: Limit  # what keeps the point from more of them
+    asked_sequences: int  # scheduler.max_num_seqs
     curve: tuple[DecodePoint, ...]
     point: DecodePoint
     parts: tuple[PartWork, ...]  # at the point
     link_bytes: dict[str, float]
-    moves: str
+    moves: str = ""
 
 
-class Need(Frozen, frozen=True, kw_only=True):
-    """How much of one role a traffic needs."""
+class Tradeoff(Frozen, frozen=True, kw_only=True):
+    """The two rates of the headline, had so many sequences shared a step."""
 
-    role: str
-    tokens_per_s: float
+    sequences: int  # of an attention rank
+    tokens_per_s_per_user: float
     tokens_per_s_per_gpu: float
-    ranks_exact: float  # that would be busy all the time
-    replicas: int
-    ranks: int
-    nodes: int
-    utilisation: float
-
-
-class Sensitivity(Frozen, frozen=True, kw_only=True):
-    """What a fleet needs when one free parameter is another."""
-
-    key: str
-    value: float
-    ranks_exact: dict[str, float]  # by role
-    ranks: int
-
-
-class FleetPlan(Frozen, frozen=True, kw_only=True):
-    """Ranks of each role that carry a traffic at its peak."""
-
-    requests_per_s: float
-    prompt_tokens_per_s: float
-    computed_tokens_per_s: float
-    answer_tokens_per_s: float
-    output_share: float
-    needs: tuple[Need, ...]
-    ranks: int
-    nodes: int
-    tokens_per_s_per_gpu: float  # prompts with hits and answers, of all ranks that are needed
-    free: tuple[str, ...]  # values that nobody gave or published
-    sensitivity: tuple[Sensitivity, ...]
-    label: Label
 
 
 class CostPlan(Frozen, frozen=True, kw_only=True):
@@ -212,8 +188,11 @@ class CostPlan(Frozen, frozen=True, kw_only=True):
     headline: tuple[Figure, ...] = ()
     prefill: PrefillCost | None = None
     decode: DecodeCost | None = None
+    tradeoff: tuple[Tradeoff, ...] = ()  # along the curve of `decode`, under the label of the headline
     decode_share: float = 1.0  # part of a rank's time that answers get; prompts take the rest on the same ranks
+    sustained: Sustained | None = None
     fleet: FleetPlan | None = None
+    stand_ins: dict[str, str] = {}  # role → architecture whose calibration stands in for its chip's
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

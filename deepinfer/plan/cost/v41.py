@@ -1,6 +1,8 @@
 """The shape of a V4.1 model, from its config.json. Sources: the released config.json, tensor headers and model code."""
 
+from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TypeVar
 
 from msgspec import structs
@@ -15,6 +17,7 @@ BF16_BYTES, F32_BYTES = 2.0, 4.0
 Item = TypeVar("Item", Product, KeyScan, Experts)
 
 
+@lru_cache(maxsize=32)
 def shape_of(config: V41Config, cache: CacheLayout, *, num_draft_layers: int = 0) -> Shape:
     """The shape of `config` with keys as `cache` stores them; with draft layers also what drafting takes."""
     layers = range(config.num_hidden_layers)
@@ -39,12 +42,8 @@ def shape_of(config: V41Config, cache: CacheLayout, *, num_draft_layers: int = 0
 
 
 def _together(items: list[Item]) -> tuple[Item, ...]:
-    """Equal items as one, in the order of their first."""
-    layers: dict[Item, int] = {}
-    for item in items:
-        key = structs.replace(item, layers=1)
-        layers[key] = layers.get(key, 0) + item.layers
-    return tuple(structs.replace(item, layers=count) for item, count in layers.items())
+    """Equal items of one layer each as one, in the order of their first."""
+    return tuple(structs.replace(item, layers=count) for item, count in Counter(items).items())
 
 
 def _half(config: V41Config, layer: int) -> Scope:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from deepinfer.plan.cost.links import Group, Route, host_route, remote_ranks, routes
 from deepinfer.plan.cost.shape import Experts, KeyScan, Scope, Shape
-from deepinfer.plan.cost.types import LinkWork, PartWork, Work
+from deepinfer.plan.cost.types import FIELDS, LinkWork, PartWork, Work
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -117,72 +117,42 @@ def expected_experts(held: float, experts: float, chosen: int, rows: float) -> f
 
 
 def _work(shape: Shape, group: Group, load: Load, *, shares: bool) -> Work:
-    sums: dict[str, PartWork] = {}
-    for part in _parts(shape, group, load):
-        sums[part.part] = _add(sums[part.part], part) if part.part in sums else part
+    sums: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
+    for name, dtype, flops, kind, moved in _amounts(shape, group, load):
+        by_dtype, num_bytes = sums.setdefault(name, ({}, dict.fromkeys(FIELDS.values(), 0.0)))
+        if flops:
+            by_dtype[dtype] = by_dtype.get(dtype, 0.0) + flops
+        num_bytes[FIELDS[kind]] += moved
+    parts = (PartWork(part=name, flops=flops, **num_bytes) for name, (flops, num_bytes) in sums.items())
     return Work(
-        parts=tuple(part for part in sums.values() if part.flops or part.table_bytes or part.stream_bytes),
+        parts=tuple(part for part in parts if part.flops or part.table_bytes or part.stream_bytes),
         links=tuple(_links(shape, group, load, shares=shares)),
         rows=load.rows["row"],
         layers=shape.layers,
     )
 
 
-def _parts(shape: Shape, group: Group, load: Load) -> Iterator[PartWork]:
+def _amounts(shape: Shape, group: Group, load: Load) -> Iterator[tuple[str, str, float, str, float]]:
+    """Part, dtype and FLOPs, kind and number of bytes: of each product, scan, group of experts and way of a row."""
     for product in shape.products:
         flops = load.rows[product.scope] * product.flops
         held = product.weights * product.weight_bytes * load.read[product.scope]
-        yield _part(product.part, product.layers, product.dtype, flops, weight_bytes=held)
+        yield product.part, product.dtype, flops, "weights", held
     for scan in shape.scans:
         if load.rows[scan.scope]:
             flops = load.pairs(scan) * scan.flops * scan.layers
-            read = load.keys(scan) * scan.key_bytes * scan.layers
-            yield _part(scan.part, scan.layers, scan.dtype, flops, cache_bytes=read)
+            yield scan.part, scan.dtype, flops, "cache", load.keys(scan) * scan.key_bytes * scan.layers
     for experts in shape.experts:
         rows, read = load.rows[experts.scope] * load.computes, load.read[experts.scope]
         flops = 2.0 * rows * experts.chosen * experts.weights * experts.layers
         touched = _touched(experts, group, rows / read * group.expert) if read else 0.0  # of the steps that have rows
-        held = touched * read * experts.num_bytes * experts.layers
-        yield _part(experts.part, experts.layers, experts.dtype, flops, weight_bytes=held)
+        yield experts.part, experts.dtype, flops, "weights", touched * read * experts.num_bytes * experts.layers
+    kinds = {"gather": "tables", "write": "cache", "stream": "streams"}
+    if group.engram == "replicated":
+        kinds["engram"] = "tables"
     for traffic in shape.traffic:
-        moved = load.rows[traffic.scope] * traffic.num_bytes
-        local = traffic.kind == "gather" or (traffic.kind == "engram" and group.engram == "replicated")
-        yield PartWork(
-            part=traffic.part,
-            layers=0,
-            flops={},
-            weight_bytes=0.0,
-            cache_bytes=moved if traffic.kind == "write" else 0.0,
-            table_bytes=moved if local else 0.0,
-            stream_bytes=moved if traffic.kind == "stream" else 0.0,
-        )
-
-
-def _part(
-    part: str, layers: int, dtype: str, flops: float, *, weight_bytes: float = 0.0, cache_bytes: float = 0.0
-) -> PartWork:
-    return PartWork(
-        part=part,
-        layers=layers,
-        flops={dtype: flops} if flops else {},
-        weight_bytes=weight_bytes,
-        cache_bytes=cache_bytes,
-        table_bytes=0.0,
-        stream_bytes=0.0,
-    )
-
-
-def _add(one: PartWork, two: PartWork) -> PartWork:
-    dtypes = (*one.flops, *(dtype for dtype in two.flops if dtype not in one.flops))
-    return PartWork(
-        part=one.part,
-        layers=max(one.layers, two.layers),
-        flops={dtype: one.flops.get(dtype, 0.0) + two.flops.get(dtype, 0.0) for dtype in dtypes},
-        weight_bytes=one.weight_bytes + two.weight_bytes,
-        cache_bytes=one.cache_bytes + two.cache_bytes,
-        table_bytes=one.table_bytes + two.table_bytes,
-        stream_bytes=one.stream_bytes + two.stream_bytes,
-    )
+        if traffic.kind in kinds:  # the others go over links
+            yield traffic.part, "", 0.0, kinds[traffic.kind], load.rows[traffic.scope] * traffic.num_bytes
 
 
 def _slots(experts: Experts, group: Group) -> int:

@@ -1,12 +1,18 @@
 """What a launcher is given, and what it gives back: plain text files, and what to type."""
 
+import msgspec
+
 from deepinfer.config.launchers import Launcher
+from deepinfer.plan.digest import sealed
 from deepinfer.plan.frozen import Frozen
 from deepinfer.plan.launch.worlds import World
-from deepinfer.plan.render import json_text
 from deepinfer.plan.types import HardwarePlan, Plan
 
 PLAN_FILE = "plan.json"
+
+
+# How the libraries that join ranks are told a network interface: Gloo is always there, a vendor's on its chips.
+INTERFACE = {"cuda": "NCCL_SOCKET_IFNAME", "ascend": "HCCL_SOCKET_IFNAME"}
 
 
 class Job(Frozen, frozen=True, kw_only=True):
@@ -16,12 +22,25 @@ class Job(Frozen, frozen=True, kw_only=True):
     launcher: Launcher
     worlds: tuple[World, ...]
     hosts: tuple[str, ...] = ()
-    env: dict[str, int | str] = {}  # variables of every rank
+    interface: str | None = None  # network interface of the site
+    lacks: tuple[str, ...] = ()  # what the plan asks for and this version of deepinfer has no code for
 
     @property
     def plan_text(self) -> str:
         """What plan.json holds."""
-        return f"{json_text(self.plan)}\n"
+        return msgspec.json.format(sealed(self.plan), indent=2).decode() + "\n"
+
+    @property
+    def not_runnable(self) -> str:
+        """The sentence that marks every file of a plan whose ranks would refuse to start; empty for any other."""
+        if not self.lacks:
+            return ""
+        return f"NOT RUNNABLE with deepinfer {self.plan.deepinfer}: it has no code for {', '.join(self.lacks)}"
+
+    def env(self, *worlds: World) -> dict[str, int | str]:
+        """Variables of the ranks of some worlds; the launcher's own win over the site's."""
+        names = ["GLOO_SOCKET_IFNAME", *(INTERFACE.get(self.chip(world).kind, "") for world in worlds)]
+        return {name: self.interface for name in names if name and self.interface} | self.launcher.env
 
     def port(self, world: World) -> int:
         """Where the ranks of a world meet; worlds differ, so that two on one machine do not."""
@@ -43,3 +62,4 @@ class Rendered(Frozen, frozen=True, kw_only=True):
     files: dict[str, str]
     steps: tuple[str, ...]
     notes: tuple[str, ...] = ()  # of this launcher, for the operator
+    warnings: tuple[str, ...] = ()  # what works and is hardly meant

@@ -14,6 +14,7 @@ from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.launchers import KubernetesLauncher
 from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
 from deepinfer.plan.launch.manifests import as_yaml, pod_spec
+from deepinfer.plan.launch.shell import about, marked
 from deepinfer.plan.launch.worlds import World
 
 MAX_CONFIG_MAP_BYTES = 2**20  # https://kubernetes.io/docs/concepts/configuration/configmap/
@@ -32,7 +33,7 @@ def render(job: Job) -> Rendered:
         raise Refused(problems)
     config_map = f"{launcher.name}-plan-{hashlib.sha256(job.plan_text.encode()).hexdigest()[:8]}"
     files = {
-        f"{role}.yaml": as_yaml(_worker_set(job, launcher, list(worlds), config_map))
+        f"{role}.yaml": _role_file(job, launcher, list(worlds), config_map)
         for role, worlds in groupby(job.worlds, key=lambda world: world.role)
     }
     kustomization = {
@@ -43,14 +44,26 @@ def render(job: Job) -> Rendered:
         "configMapGenerator": [{"name": config_map, "files": [PLAN_FILE]}],
         "generatorOptions": {"disableNameSuffixHash": True, "immutable": True},
     }
-    files[KUSTOMIZATION] = as_yaml(kustomization)
+    comment = [
+        *marked(job),
+        f"Plan {job.plan.rank_digest} and the objects that start it; written by `deepinfer launch`.",
+    ]
+    files[KUSTOMIZATION] = as_yaml(kustomization, comment)
     watch = f"kubectl get leaderworkersets,pods -l app.kubernetes.io/instance={launcher.name}"
     namespace = f" -n {launcher.namespace}" if launcher.namespace else ""
     return Rendered(
         files=files,
         steps=("kubectl apply --server-side -k .", f"{watch}{namespace}"),
         notes=tuple(_notes(job, launcher)),
+        warnings=tuple(_warnings(job, launcher)),
     )
+
+
+def _role_file(job: Job, launcher: KubernetesLauncher, worlds: list[World], config_map: str) -> str:
+    comment = about(job, worlds[0], f"{len(worlds)} replica{'s' * (len(worlds) > 1)}, each as the first.")
+    if job.lacks:
+        comment.append(f"replicas is 0 instead of {len(worlds)}, so that nothing starts, fails and starts again.")
+    return as_yaml(_worker_set(job, launcher, worlds, config_map), comment)
 
 
 def _problems(job: Job, launcher: KubernetesLauncher) -> list[Problem]:
@@ -61,6 +74,9 @@ def _problems(job: Job, launcher: KubernetesLauncher) -> list[Problem]:
     if not NAME.fullmatch(launcher.name) or len(launcher.name) > MAX_NAME:
         why = f"names of objects have at most {MAX_NAME} of a-z, 0-9 and -, begin with a letter and end in no -"
         problems.append(Problem(asked=f"launcher.name={launcher.name}", found="no name for objects", why=why))
+    if launcher.model_claim and launcher.model_host_path:
+        asked, found = "launcher.model_host_path", "launcher.model_claim is given, too"
+        problems.append(Problem(asked=asked, found=found, why="the model has one place", fix=f"{asked}=null"))
     if job.plan.task == "generate":
         why, fix = "a LeaderWorkerSet starts again what ends, for ever", "task.run=serve"
         problems.append(Problem(asked="task.run=generate", found="it answers and ends", why=why, fix=fix))
@@ -87,6 +103,7 @@ def _worker_set(job: Job, launcher: KubernetesLauncher, worlds: list[World], con
     }
     topology = _topology(job, launcher, first)
     annotations = {"leaderworkerset.sigs.k8s.io/exclusive-topology": topology} if topology else {}
+    annotations |= {"deepinfer/not-runnable": job.not_runnable} if job.lacks else {}
     template = {
         "metadata": {"labels": labels, "annotations": {"deepinfer/rank-digest": job.plan.rank_digest}},
         "spec": pod_spec(job, launcher, first, config_map),
@@ -99,7 +116,7 @@ def _worker_set(job: Job, launcher: KubernetesLauncher, worlds: list[World], con
         "kind": "LeaderWorkerSet",
         "metadata": metadata,
         "spec": {
-            "replicas": len(worlds),
+            "replicas": 0 if job.lacks else len(worlds),
             "startupPolicy": "LeaderCreated",
             "leaderWorkerTemplate": {
                 "size": first.num_nodes,
@@ -116,6 +133,17 @@ def _topology(job: Job, launcher: KubernetesLauncher, world: World) -> str:
     if launcher.topology_key != "auto":
         return launcher.topology_key
     return TOPOLOGY.get(job.chip(world).kind, "") if job.spans_domain(world) else ""
+
+
+def _warnings(job: Job, launcher: KubernetesLauncher) -> list[str]:
+    model = job.plan.model
+    if model.source != "hub" or launcher.model_claim or launcher.model_host_path:
+        return []
+    read = f"{model.checkpoint_bytes / 1e9:,.0f} GB"
+    return [
+        f"every pod fetches the model from the hub, up to {read}, whenever it starts, onto the disk of its node: give it a "
+        "place with launcher.model_claim=PVC or launcher.model_host_path=/FOLDER"
+    ]
 
 
 def _notes(job: Job, launcher: KubernetesLauncher) -> list[str]:

@@ -5,7 +5,7 @@ import sys
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.launchers import LocalLauncher
 from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
-from deepinfer.plan.launch.shell import command, exports, rank_words, script, torchrun
+from deepinfer.plan.launch.shell import command, exports, marked, rank_words, script, torchrun
 from deepinfer.plan.launch.worlds import World
 
 FILE = "run.sh"
@@ -28,11 +28,12 @@ def render(job: Job) -> Rendered:
         for node in range(world.num_nodes)
     ]
     about = [
+        *marked(job),
         f"All {job.plan.layout.num_ranks} ranks of plan {job.plan.rank_digest} on this machine.",
         "Written by `deepinfer launch`, see README.md",
     ]
-    body = ['folder="$(cd "$(dirname "$0")" && pwd)"', *exports(job.env), *_started(commands)]
-    return Rendered(files={FILE: script(about, body)}, steps=(f"./{FILE}",))
+    body = [*exports(job.env(*job.worlds)), 'folder="$(cd "$(dirname "$0")" && pwd)"', *_started(commands)]
+    return Rendered(files={FILE: script(job, about, body)}, steps=(f"./{FILE}",))
 
 
 def _command(job: Job, world: World, node: int, python: str) -> str:

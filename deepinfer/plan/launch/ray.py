@@ -27,7 +27,8 @@ def render(job: Job) -> Rendered:
         "ADDRESS": launcher.address,
         "PYTHON": launcher.python,
         "WAIT_S": launcher.wait_s,
-        "ENV": {name: str(value) for name, value in job.env.items()},
+        "ENV": {world.role: {name: str(value) for name, value in job.env(world).items()} for world in job.worlds},
+        "NOT_RUNNABLE": job.not_runnable,
     }
     lines = [f"{name} = {value!r}" for name, value in values.items()]
     lines += ["WORLDS = [  # role, replica, port, resource of a rank, ranks of each node"]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from deepinfer.config.runnable import NOT_BUILT
 from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
 from deepinfer.plan.ranks import rank_lines
 from deepinfer.plan.types import Plan
@@ -18,16 +19,16 @@ def readme(job: Job, rendered: Rendered) -> str:
     """Markdown for the operator."""
     plan = job.plan
     steps = "\n".join(rendered.steps)
-    notes = "".join(f"\n- {note}" for note in rendered.notes)
+    notes = "".join(f"\n- {note}" for note in (*(f"**{text}**" for text in rendered.warnings), *rendered.notes))
     return f"""\
 # {plan.model.name} on {_chips(plan)}
-
-Written by `deepinfer launch` {plan.deepinfer} for `launcher={job.launcher.kind}`; the ranks {_task(plan.task)}. To change
-anything, launch again into this folder: files that nobody edited are replaced. `sha256sum -c {MANIFEST}` checks a copy.
+{_not_runnable(job)}
+Written by `deepinfer launch` {plan.deepinfer} for `launcher={job.launcher.kind}`; the ranks are to {_task(plan.task)}.
+To change anything, launch again into this folder: files that nobody edited are replaced. `sha256sum -c {MANIFEST}` checks it.
 
 ## Start
 
-In this folder:
+{"In this folder, once it is runnable:" if job.lacks else "In this folder:"}
 
 ```sh
 {steps}
@@ -43,7 +44,7 @@ Each replica of a role is a world of its own: its ranks start and fail together.
 {_worlds(job)}
 
 {CHECKS}
-
+{_not_here(plan)}
 Rank digest `{plan.rank_digest}`, numerics digest `{plan.numerics_digest}`.
 
 ## Ranks
@@ -52,6 +53,30 @@ Rank digest `{plan.rank_digest}`, numerics digest `{plan.numerics_digest}`.
 {chr(10).join(rank_lines(plan))}
 ```
 """
+
+
+def _not_runnable(job: Job) -> str:
+    """What an operator must know before all else."""
+    if not job.lacks:
+        return ""
+    kept = {"kubernetes": "the replicas stand at 0"}.get(job.launcher.kind, "the scripts end with this sentence")
+    return f"""
+**{job.not_runnable}.**
+The files show what will be started; until then {kept}. Launch again with a version of deepinfer that has
+the code: ranks take a plan of their own version only.
+"""
+
+
+def _not_here(plan: Plan) -> str:
+    """What the ranks of this version do not have, and a reader would look for."""
+    lines = []
+    if plan.task == "serve" and "serve" in NOT_BUILT["task.kind"]:
+        lines.append(
+            "- Requests: there is no HTTP server yet. No port of these files takes any; those above are for ranks."
+        )
+    if len(plan.layout.roles) > 1 and "disaggregated" in NOT_BUILT["deploy.kind"]:
+        lines.append("- The router, and the transfer of caches: nothing here tells prefill where decode is.")
+    return "\n".join(["", "## Not in this version", "", *lines, ""]) if lines else ""
 
 
 def _chips(plan: Plan) -> str:

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from deepinfer.config.errors import ExitCode
 from deepinfer.plan.launch.job import Job
 from deepinfer.plan.launch.worlds import World
 
@@ -53,14 +54,26 @@ def exports(env: Mapping[str, int | str]) -> list[str]:
     return [f"export {name}={shlex.quote(str(value))}" for name, value in env.items()]
 
 
-def script(about: Sequence[str], body: Sequence[str]) -> str:
+def script(job: Job, about: Sequence[str], body: Sequence[str]) -> str:
     """A bash script: what it is for, then what it does; empty lines of the body are left out."""
-    return "\n".join(["#!/usr/bin/env bash", *(f"# {line}" for line in about), STRICT, *filter(None, body), ""])
+    head = ["#!/usr/bin/env bash", *(f"# {line}" for line in about)]
+    return "\n".join([*head, STRICT, *refusal(job), *filter(None, body), ""])
+
+
+def refusal(job: Job) -> list[str]:
+    """Lines that end a script before it starts anything, where its ranks could not run."""
+    return [f"echo {shlex.quote(job.not_runnable)} >&2", f"exit {int(ExitCode.OTHER)}"] if job.lacks else []
+
+
+def marked(job: Job) -> list[str]:
+    """The comment lines that a file begins with whose ranks could not run."""
+    return [f"{job.not_runnable}.", "This file shows what will be started."] if job.lacks else []
 
 
 def about(job: Job, world: World, what: str) -> list[str]:
     """The head comment of a world's file."""
     return [
+        *marked(job),
         what,
         f"{world.name}: {world.size} rank{'s' * (world.size != 1)}; plan {job.plan.rank_digest}; "
         "written by `deepinfer launch`, see README.md",

@@ -1,5 +1,7 @@
 """launcher=torchrun: one script for every node of every replica, to be started there by whatever starts things on a site."""
 
+import shlex
+
 from deepinfer.config.launchers import TorchrunLauncher
 from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
 from deepinfer.plan.launch.shell import about, command, exports, script, torchrun
@@ -39,11 +41,12 @@ def _script(job: Job, world: World, node: int) -> str:
         address="$master_addr",
     )
     return script(
+        job,
         about(job, world, f"Node {node} of {world.num_nodes}."),
         [
+            *exports(job.env(world)),  # before the script's own, which win
             'folder="$(cd "$(dirname "$0")/.." && pwd)"',
             f"master_addr={_address(job, world, node)}",
-            *exports(job.env),
             launcher.setup or "",
             f"exec {command(words)}",
         ],
@@ -55,7 +58,7 @@ def _address(job: Job, world: World, node: int) -> str:
         return ALONE
     first = _host(job, world, 0)
     if first:
-        return first
+        return shlex.quote(first)
     what = "this machine" if node == 0 else f"the machine that runs {script_name(world, 0)}"
     return f'"${{MASTER_ADDR:?set it to the address of {what}}}"'
 

@@ -3,16 +3,15 @@
 import json
 import statistics
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 import yaml
 
-from deepinfer.config.chips import Chip
+from deepinfer.config import kernel_tables
 from deepinfer.config.errors import ExitCode, Refused
 from deepinfer.config.specs import Spec
-from deepinfer.plan.cost import tables
-from deepinfer.plan.cost.calibration import calibration_of
 from deepinfer.plan.cost.timing import step_time
 from deepinfer.plan.cost.types import Calibration, PartWork, Work
 from deepinfer.plan.types import Plan
@@ -20,29 +19,23 @@ from deepinfer.plan.types import Plan
 ROOT = Path(__file__).parents[3]
 CEILINGS = ROOT / "benchmarks" / "results" / "ceilings.jsonl"
 CHIPS = ("h100", "h200", "b200", "gb200", "gb300", "ascend950", "cpu", "virtual")
-Specs = Callable[..., Spec]
+Calibrate = Callable[..., Calibration]
 
 
-def calibration(spec_of: Specs, *overrides: str) -> Calibration:
-    spec = spec_of(*overrides)
-    assert isinstance(spec.hardware, Chip)
-    return calibration_of(spec.cost, spec.hardware)
-
-
-def refusal(spec_of: Specs, *overrides: str) -> str:
+def refusal(calibrate: Calibrate, *overrides: str) -> str:
     with pytest.raises(Refused) as raised:
-        calibration(spec_of, *overrides)
+        calibrate(*overrides)
     assert raised.value.exit_code is ExitCode.PLAN
     return str(raised.value)
 
 
-def test_the_roofline_has_every_share_at_one(spec_of: Specs) -> None:
-    assert calibration(spec_of, "hardware=h200", "cost=roofline") == Calibration()
+def test_the_roofline_has_every_share_at_one(calibrate: Calibrate) -> None:
+    assert calibrate("hardware=h200", "cost=roofline") == Calibration()
 
 
-def test_a_chip_takes_the_shares_of_its_architecture(spec_of: Specs) -> None:
+def test_a_chip_takes_the_shares_of_its_architecture(calibrate: Calibrate) -> None:
     written = yaml.safe_load((ROOT / "conf" / "cost" / "calibrated.yaml").read_text())
-    found = calibration(spec_of, "hardware=h200", "cost=calibrated")
+    found = calibrate("hardware=h200", "cost=calibrated")
     own = written["architectures"]["sm90"]
     assert found.label == "calibrated" and "calibration of sm90;" in found.source
     assert found.flops_share == {key: fact["value"] for key, fact in own["flops"].items()}
@@ -54,20 +47,20 @@ def test_a_chip_takes_the_shares_of_its_architecture(spec_of: Specs) -> None:
     assert found.system_share == written["system_share"]["value"]
 
 
-def test_other_architectures_say_whose_shares_they_take(spec_of: Specs) -> None:
-    found = calibration(spec_of, "hardware=ascend950", "cost=calibrated")
+def test_other_architectures_say_whose_shares_they_take(calibrate: Calibrate) -> None:
+    found = calibrate("hardware=ascend950", "cost=calibrated")
     assert "calibration of sm90 applied to ascend950" in found.source
-    hopper = calibration(spec_of, "hardware=h200", "cost=calibrated")
+    hopper = calibrate("hardware=h200", "cost=calibrated")
     assert found.flops_share == hopper.flops_share
 
 
-def test_a_stand_in_that_is_not_there_is_refused(spec_of: Specs) -> None:
-    said = refusal(spec_of, "hardware=ascend950", "cost=calibrated", "cost.stand_in=sm89")
+def test_a_stand_in_that_is_not_there_is_refused(calibrate: Calibrate) -> None:
+    said = refusal(calibrate, "hardware=ascend950", "cost=calibrated", "cost.stand_in=sm89")
     assert "cost.stand_in=sm89" in said and "sm90" in said and "type: cost.stand_in=" in said
 
 
-def test_whole_steps_take_no_system_share(spec_of: Specs) -> None:
-    assert calibration(spec_of, "hardware=cpu", "cost=calibrated").system_share == 1.0
+def test_whole_steps_take_no_system_share(calibrate: Calibrate) -> None:
+    assert calibrate("hardware=cpu", "cost=calibrated").system_share == 1.0
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -85,7 +78,7 @@ def test_calibrated_is_never_faster_than_the_roofline(chip: str, plan_of: Callab
         assert (figure.label, other.label) == ("roofline", "calibrated")
 
 
-def test_a_parts_own_bandwidth_share_wins(spec_of: Specs) -> None:
+def test_a_parts_own_bandwidth_share_wins(spec_of: Callable[..., Spec]) -> None:
     chip = spec_of("hardware=h200").hardware
     work = Work(parts=(part("experts"), part("attn_proj")), links=(), rows=1.0, layers=1)
     shares = {"weights": 0.5, "experts/weights": 0.25}
@@ -95,12 +88,12 @@ def test_a_parts_own_bandwidth_share_wins(spec_of: Specs) -> None:
 
 
 def part(name: str) -> PartWork:
-    return PartWork(part=name, layers=1, flops={}, weight_bytes=1e9, cache_bytes=0.0, table_bytes=0.0, stream_bytes=0.0)
+    return PartWork(part=name, flops={}, weight_bytes=1e9, cache_bytes=0.0, table_bytes=0.0, stream_bytes=0.0)
 
 
-def test_measured_takes_medians_of_the_lines(spec_of: Specs) -> None:
+def test_measured_takes_medians_of_the_lines(calibrate: Calibrate) -> None:
     lines = [json.loads(line) for line in CEILINGS.read_text().splitlines()]
-    found = calibration(spec_of, "hardware=h200", "cost=measured", f"cost.path={CEILINGS}")
+    found = calibrate("hardware=h200", "cost=measured", f"cost.path={CEILINGS}")
     blocks = [x["share"] for x in lines if x.get("dtype") == "f8_e4m3/block128" and x["bound"] == "compute"]
     assert len(blocks) == 6 and found.flops_share["f8_e4m3"] == statistics.median(blocks)
     (copy,) = (x["share"] for x in lines if x["what"] == "copy")
@@ -109,8 +102,8 @@ def test_measured_takes_medians_of_the_lines(spec_of: Specs) -> None:
     assert found.label == "calibrated" and "NVIDIA H200" in found.source and found.system_share == 1.0
 
 
-def test_measured_without_a_file_asks_for_it(spec_of: Specs) -> None:
-    said = refusal(spec_of, "hardware=h200", "cost=measured")
+def test_measured_without_a_file_asks_for_it(calibrate: Calibrate) -> None:
+    said = refusal(calibrate, "hardware=h200", "cost=measured")
     assert "cost.path" in said and "nothing given" in said and "type: cost.path=" in said
 
 
@@ -131,17 +124,31 @@ def test_measured_without_a_file_asks_for_it(spec_of: Specs) -> None:
         ('{"figure": "ceilings", "chip": "gb200", "what": "copy", "share": 0.9}\n', "measured on gb200"),
     ],
 )
-def test_a_file_that_does_not_serve_is_refused(text: str | None, words: str, tmp_path: Path, spec_of: Specs) -> None:
+def test_a_file_that_does_not_serve_is_refused(
+    text: str | None, words: str, tmp_path: Path, calibrate: Calibrate
+) -> None:
     path = tmp_path / "ceilings.jsonl"
     if text is not None:
         path.write_bytes(text.encode(errors="surrogateescape"))
-    assert words in refusal(spec_of, "hardware=b200", "cost=measured", f"cost.path={path}")
+    assert words in refusal(calibrate, "hardware=b200", "cost=measured", f"cost.path={path}")
 
 
-def test_without_the_package_the_extra_is_named(spec_of: Specs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "find_spec", lambda name: None)
-    said = refusal(spec_of, "hardware=h200", "cost=aiconfigurator")
-    assert "not installed" in said and "pip install -e '.[calibrate]'" in said
+@pytest.mark.parametrize(
+    ("absent", "said"),
+    [
+        (["aiconfigurator_core"], "    aiconfigurator-core is not installed"),
+        (["pyarrow"], "    pyarrow is not installed"),
+        (["aiconfigurator_core", "pyarrow"], "    aiconfigurator-core and pyarrow are not installed"),
+    ],
+)
+def test_the_package_that_lacks_is_named(
+    calibrate: Calibrate, monkeypatch: pytest.MonkeyPatch, absent: list[str], said: str
+) -> None:
+    there = ModuleSpec("there", None, is_package=True)
+    there.submodule_search_locations.append("nowhere")
+    monkeypatch.setattr(kernel_tables, "find_spec", lambda name: None if name in absent else there)
+    refused = refusal(calibrate, "hardware=h200", "cost=aiconfigurator")
+    assert said in refused and "pip install -e '.[calibrate]'" in refused
 
 
 def test_a_plan_carries_the_refusal(plan_of: Callable[..., Plan]) -> None:

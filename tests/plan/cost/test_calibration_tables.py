@@ -8,11 +8,12 @@ import pytest
 import yaml
 
 from deepinfer.config.chips import Chip
+from deepinfer.config.cost_facts import system_of
 from deepinfer.config.errors import Refused
-from deepinfer.plan.cost import tables
-from deepinfer.plan.cost.calibration import calibration_of
-from deepinfer.plan.cost.readings import READINGS, Reading, exchanged_bytes, share_of
-from deepinfer.plan.cost.tables import TableFiles, collective_latency_s, layer_latency_s, shares_from, system_of
+from deepinfer.config.kernel_readings import READINGS, Reading, exchanged_bytes, rate_of
+from deepinfer.config.kernel_tables import PACKAGE, TableFiles, rates_from
+from deepinfer.plan.cost.tables import layer_latency_s, shares_of
+from deepinfer.plan.cost.types import Calibration
 
 SHARES = yaml.safe_load((Path(__file__).parents[3] / "conf" / "cost" / "calibrated.yaml").read_text())["architectures"]
 H200_F8, H200_BANDWIDTH, H200_NVLINK = 1979e12, 4.8e12, 450e9
@@ -74,7 +75,7 @@ CITED = [  # rows of aiconfigurator-core 0.12.0, h200_sxm, as they stand there
 
 @pytest.mark.parametrize(("how", "rows", "peak", "share"), CITED, ids=[case[0].key for case in CITED])
 def test_cited_rows(how: Reading, rows: list[dict[str, Any]], peak: float, share: float) -> None:
-    assert share_of(how, rows, peak) == pytest.approx(share, abs=6e-4)
+    assert rate_of(how, rows) / peak == pytest.approx(share, abs=6e-4)
 
 
 def test_the_widest_exchange() -> None:
@@ -86,16 +87,17 @@ def test_the_widest_exchange() -> None:
 def test_rows_that_do_not_fit_are_left_out() -> None:
     small = {"gemm_dtype": "fp8_block", "m": 64, "n": 5120, "k": 8192, "latency": 1e-9}
     other = {"gemm_dtype": "bfloat16", "m": 4096, "n": 5120, "k": 8192, "latency": 1e-9}
-    assert share_of(reading("f8_e4m3"), [small, other], H200_F8) is None
-    assert share_of(reading("f8_e4m3"), [CITED[0][1][0], small, other], H200_F8) == pytest.approx(0.646, abs=6e-4)
+    assert rate_of(reading("f8_e4m3"), [small, other]) is None
+    rate = rate_of(reading("f8_e4m3"), [CITED[0][1][0], small, other])
+    assert rate / H200_F8 == pytest.approx(0.646, abs=6e-4)
 
 
 @pytest.mark.parametrize(("architecture", "name"), [("sm90", "h200"), ("sm100", "gb200"), ("sm103", "gb300")])
 def test_calibrated_is_what_the_tables_say(architecture: str, name: str, chip_of: Callable[[str], Chip]) -> None:
-    pytest.importorskip(tables.PACKAGE)
+    pytest.importorskip(PACKAGE)
     chip, written = chip_of(name), SHARES[architecture]
-    files = TableFiles(system_of(chip), "sglang")
-    found = shares_from(files, chip)
+    rates = rates_from(TableFiles(system_of(chip), "sglang"))
+    found = shares_of(rates, chip)
     compared = 0
     for kind in ("flops", "bandwidth", "links"):
         for key, fact in written[kind].items():
@@ -104,20 +106,18 @@ def test_calibrated_is_what_the_tables_say(architecture: str, name: str, chip_of
                 compared += 1
     assert compared >= 8
     layer_us = float(written["layer_latency_s"]["value"].removesuffix("us"))
-    assert layer_latency_s(files, chip, found["bandwidth"]) == pytest.approx(layer_us / 1e6, rel=0.005)
+    assert layer_latency_s(rates) == pytest.approx(layer_us / 1e6, rel=0.005)
     call_us = float(written["collective_latency_s"]["value"].removesuffix("us"))
-    assert collective_latency_s(files) == pytest.approx(call_us / 1e6, rel=0.01)
+    assert rates.collective_latency_s == pytest.approx(call_us / 1e6, rel=0.01)
 
 
-def test_the_option_reads_the_tables_of_its_chip(spec_of: Callable) -> None:
-    pytest.importorskip(tables.PACKAGE)
-    spec = spec_of("hardware=gb300", "cost=aiconfigurator", "cost.backend=vllm")
-    found = calibration_of(spec.cost, spec.hardware)
+def test_the_option_reads_the_tables_of_its_chip(calibrate: Callable[..., Calibration]) -> None:
+    pytest.importorskip(PACKAGE)
+    found = calibrate("hardware=gb300", "cost=aiconfigurator", "cost.backend=vllm")
     assert "gb300, vllm" in found.source and 0 < found.flops_share["f8_e4m3"] < 1
     for chip, key, words in (
         ("ascend950", "auto", "type: cost=calibrated"),
         ("h200", "h20_sxm", "type: cost.system=h200_sxm"),
     ):
-        spec = spec_of(f"hardware={chip}", "cost=aiconfigurator", f"cost.system={key}")
         with pytest.raises(Refused, match=words.replace(".", r"\.")):
-            calibration_of(spec.cost, spec.hardware)
+            calibrate(f"hardware={chip}", "cost=aiconfigurator", f"cost.system={key}")

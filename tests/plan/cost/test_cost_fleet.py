@@ -35,7 +35,7 @@ def test_a_fleet_is_made_of_whole_replicas(workload_of):
         Replica(role="prefill", ranks=4, nodes=1, prefill_tokens_per_s_per_gpu=86e3),
         Replica(role="decode", ranks=64, nodes=16, decode_tokens_per_s_per_gpu=26e3),
     ]
-    fleet = fleet_of(workload, replicas, "measured", ("free",))
+    fleet = fleet_of(workload, lambda share: replicas, "measured", ("free",))
     prefill, decode = fleet.needs
     assert (prefill.replicas, prefill.ranks, prefill.nodes) == (207, 828, 207)  # 826.0 ranks' work
     assert (decode.replicas, decode.ranks, decode.nodes) == (11, 704, 176)
@@ -56,13 +56,43 @@ def test_ranks_that_do_both_add_up(workload_of):
 
 def test_no_traffic_no_fleet(workload_of):
     assert flow_of(workload_of()) is None
-    assert fleet_of(workload_of(), [], "roofline", ()) is None
+    assert fleet_of(workload_of(), lambda share: [], "roofline", ()) is None
 
 
 def test_requests_fix_the_share_of_answers(workload_of):
     workload = workload_of("workload.requests_per_s=3")
     both = Replica(role="all", ranks=1, nodes=1, prefill_tokens_per_s_per_gpu=1.0, decode_tokens_per_s_per_gpu=1.0)
-    fleet = fleet_of(workload, [both], "roofline", ())
+    fleet = fleet_of(workload, lambda share: [both], "roofline", ())
     assert fleet.output_share == pytest.approx(512 / 1536)
     assert fleet.requests_per_s == pytest.approx(3)
     assert fleet.sensitivity == ()
+
+
+SPLIT = ("deploy=disaggregated", "parallel@deploy.prefill.parallel=ep4", "parallel@deploy.decode.parallel=ep64")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("hardware=gb300", *SPLIT, "cache=prefix", "replay=compact", "speculation=dspark", "workload=agentic"),
+        ("hardware=h200", "parallel=ep8", "cache=prefix", "workload.tokens_per_s_per_user=20", "cost=roofline"),
+        (
+            "hardware=gb200",
+            "parallel=ep64",
+            "cache=prefix",
+            "scheduler.max_num_seqs=256",
+            "workload.tokens_per_s_per_user=60",
+        ),
+        ("hardware=gb200", "parallel=ep64"),
+    ],
+    ids=["roles", "turns", "turns of few", "no prefixes kept"],
+)
+def test_every_if_is_what_the_plan_with_that_value_says(plan_of, overrides):
+    day = (*overrides, "workload.tokens_per_day=155.0e12", "workload.output_share=0.01", "workload.cached_share=0.7")
+    lines = plan_of(*day).cost.fleet.sensitivity
+    hits = 4 if "cache=prefix" in overrides else 0  # without prefixes in the cache no share of hits changes a thing
+    assert [line.key for line in lines] == ["output_share"] * 4 + ["cached_share"] * hits
+    for line in lines:
+        fleet = plan_of(*day, f"workload.{line.key}={line.value}").cost.fleet
+        assert line.ranks_exact == {need.role: need.ranks_exact for need in fleet.needs}, line.value
+        assert line.ranks == fleet.ranks

@@ -77,10 +77,7 @@ def test_roles_of_their_own(launch_of: Launch) -> None:
     assert "--gres=npu:8\n" in rendered.files["decode-0.sbatch"]
     images = ("launcher.role_images.prefill=cuda:1", "launcher.role_images.decode=cann:1")
     _, rendered = launch_of(*split, "launcher=kubernetes", *images)
-    assert (
-        "image: cann:1\n" in rendered.files["decode.yaml"]
-        and "huawei.com/Ascend910: '8'" in rendered.files["decode.yaml"]
-    )
+    assert "image: cann:1\n" in rendered.files["decode.yaml"] and "huawei.com/npu: '8'" in rendered.files["decode.yaml"]
     assert (
         "image: cuda:1\n" in rendered.files["prefill.yaml"] and "nvidia.com/gpu: '4'" in rendered.files["prefill.yaml"]
     )

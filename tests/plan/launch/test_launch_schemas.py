@@ -50,7 +50,7 @@ def test_sbatch_knows_the_options(case_of: Case) -> None:
         if name.endswith(".sbatch"):
             head = text.partition("\nset -")[0].splitlines()
             assert head[0] == "#!/bin/bash" and all(line.startswith("#") for line in head)
-            used = [re.fullmatch(r"#SBATCH --([a-z-]+)=\S+", line) for line in head if line.startswith("#SBATCH")]
+            used = [re.fullmatch(r"#SBATCH --([a-z-]+)(=\S+)?", line) for line in head if line.startswith("#SBATCH")]
             assert all(used) and len(used) >= 6
             assert {match.group(1) for match in used if match} <= documented
 
@@ -107,16 +107,16 @@ def test_pods_of_every_source_and_extra(launch_of: Callable[..., tuple[Plan, Ren
         "launcher=kubernetes",
         "launcher.image=x",
         "launcher.namespace=llm",
-        "launcher.model_claim=weights",
         "launcher.env_secret=hub",
         "launcher.resources={rdma/hca: 8}",
         "launcher.topology_key=topology.kubernetes.io/zone",
+        "launcher.host_network=true",
         "launcher.env.A=1",
     )
     shutil.copyfile(Path(__file__).parents[2] / "fixtures" / "k6_config.json", tmp_path / "config.json")
-    devices = {"huawei.com/Ascend910": "8"}
+    devices = {"huawei.com/npu": "8"}
     for model, limits in (
-        (("hardware=ascend950", "parallel=ep8"), devices),
+        (("hardware=ascend950", "parallel=ep8", "launcher.model_claim=weights"), devices),
         ((f"model.path={tmp_path}", "model.weights=dummy"), {}),
     ):
         data = manifests(launch_of(*model, *extras)[1])["all.yaml"]
@@ -130,6 +130,8 @@ def test_pods_of_every_source_and_extra(launch_of: Callable[..., tuple[Plan, Ren
         }
         assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
         assert container["env"][-1] == {"name": "A", "value": "1"}
+        assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+        assert template["spec"]["hostNetwork"] and template["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
         assert container["resources"]["limits"] == limits | {"rdma/hca": "8"}
 
 

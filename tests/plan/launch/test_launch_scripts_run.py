@@ -116,9 +116,9 @@ def test_slurm(launch_of: Launch, execute: Any, tmp_path: Path) -> None:
     job = {"SLURM_SUBMIT_DIR": str(tmp_path / "a launch"), "SLURM_JOB_NODELIST": "n[0-1]"}
     code, told, _ = execute(rendered, "bash", "all-0.sbatch", **job)
     assert code == 0
-    assert told[:2] == ["srun --kill-on-bad-exit=1", "srun --distribution=plane=8"]
+    assert told[:3] == ["srun --kill-on-bad-exit=1", "srun --distribution=plane=8", "srun --cpu-bind=none"]
     rank = ["-m", "deepinfer", "rank", f"plan={tmp_path}/a launch/plan.json", "role=all", "replica=0", "END"]
-    assert told[2:] == [
+    assert told[3:] == [
         "RANK=0 WORLD_SIZE=16 LOCAL_RANK=0 A=x y first",
         *rank,
         "RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 A=x y first",

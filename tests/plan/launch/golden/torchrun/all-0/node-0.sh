@@ -2,10 +2,10 @@
 # Node 0 of 2.
 # all-0: 16 ranks; plan <rank digest>; written by `deepinfer launch`, see README.md
 set -euo pipefail
-folder="$(cd "$(dirname "$0")/.." && pwd)"
-master_addr="${MASTER_ADDR:?set it to the address of this machine}"
 export NCCL_DEBUG=WARN
 export OMP_NUM_THREADS=8
+folder="$(cd "$(dirname "$0")/.." && pwd)"
+master_addr="${MASTER_ADDR:?set it to the address of this machine}"
 exec python -m torch.distributed.run \
   --nnodes=2 \
   --node-rank=0 \

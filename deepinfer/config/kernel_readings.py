@@ -1,7 +1,7 @@
-"""Which rows of a kernel's measured times stand for which key of a calibration, and how a row becomes a share.
+"""Which rows of a kernel's measured times stand for which key of a calibration, and how a row becomes a rate.
 
-A row of NVIDIA's aiconfigurator-core tables is one shape and its latency in milliseconds. The share is the work (or the
-bytes) that the shape cannot do without, over latency and over the chip's own figure.
+A row of NVIDIA's aiconfigurator-core tables is one shape and its latency in milliseconds. The rate is the work (or the
+bytes) that the shape cannot do without, over latency.
 """
 
 import statistics
@@ -21,7 +21,7 @@ ONE_RANK = {"moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced"}
 FOUR_RANKS = {"moe_ep_size": 4, "distribution": "uniform"}
 INDEX_KEY_BYTES = 128 + 4  # FP8 and its scale, of a V4 index entry, which stands for four tokens
 INDEX_HEADS, INDEX_RATIO = 64, 4
-SITES, STREAMS = 2, 4  # of the residual streams, as in deepinfer/plan/cost/v41.py
+SITES, STREAMS = 2, 4  # of the residual streams of a V4 layer
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -36,15 +36,15 @@ class Reading(Struct, frozen=True, kw_only=True):
     each: str = ""  # latencies are sums over the values of this column
 
 
-def share_of(reading: Reading, rows: Iterable[Row], peak: float) -> float | None:
-    """The median share of `peak` that the rows reach; None where the table has no such row."""
+def rate_of(reading: Reading, rows: Iterable[Row]) -> float | None:
+    """The median FLOP/s or bytes/s that the rows reach; None where the table has no such row."""
     fitting = [row for row in rows if all(row[name] == value for name, value in reading.where.items())]
     fitting = [row for row in fitting if reading.keep(row)]
     if not fitting:
         return None
     if reading.each:
-        return reading.amount(fitting[0]) / (latency_ms(fitting, reading.each) / 1e3) / peak
-    return statistics.median(reading.amount(row) / (row["latency"] / 1e3) / peak for row in fitting)
+        return reading.amount(fitting[0]) / (latency_ms(fitting, reading.each) / 1e3)
+    return statistics.median(reading.amount(row) / (row["latency"] / 1e3) for row in fitting)
 
 
 def latency_ms(rows: Iterable[Row], each: str) -> float:

@@ -1,0 +1,64 @@
+"""Words of other engines: each is answered with ours, and what is offered can be typed."""
+
+import shlex
+
+import pytest
+
+from deepinfer.config.compose import load
+from deepinfer.config.errors import Refused
+from deepinfer.config.keys import is_key
+from deepinfer.config.misnamed import INSTEAD, LIKE, OURS, SPREAD, explainable, like, meant, options_of
+from deepinfer.config.specs import Spec
+
+FLAGS = (  # as vLLM and SGLang spell them
+    "tensor_parallel_size tp_size pipeline_parallel_size data_parallel_size gpu_memory_utilization mem_fraction_static "
+    "kv_cache_dtype quantization enable_prefix_caching disable_radix_cache enable_expert_parallel ep_size "
+    "speculative_config speculative_algorithm max_running_requests chunked_prefill_size block_size page_size "
+    "distributed_executor_backend attention_backend context_length disaggregation_mode num_gpu_blocks_override"
+).split()
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_flags_of_other_engines_are_known(flag: str) -> None:
+    why, _ = meant(flag, "8")
+    assert why
+
+
+def test_what_is_offered_is_here() -> None:
+    assert all(is_key(key) for key in OURS.values())
+    assert set(LIKE.values()) <= set(options_of("hardware"))
+    typeable = {fix for _, fix in INSTEAD.values() if not fix.startswith("--")}
+    for fix in typeable:
+        load(*shlex.split(fix))
+    assert all(meant(word, "64")[1] == "parallel=ep64" for word in SPREAD)
+    assert meant("tp", "3")[1] == "parallel=ep8" and meant("tp", "1")[1] == "parallel=single"
+
+
+@pytest.mark.parametrize("word", [*INSTEAD, *OURS, *SPREAD])
+def test_what_explains_them_is_a_key_or_a_group(word: str) -> None:
+    why, key = explainable(word)
+    assert why and (is_key(key) or key in Spec.__struct_fields__ or word == "config")
+
+
+def test_words_that_nobody_knows_are_not_explained() -> None:
+    assert explainable("no_such_word") == ("", "")
+    assert like("parallel", "mi300x") == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("override", "fix"),
+    [
+        ("workload.cached_share=60", "workload.cached_share=60%"),
+        ("workload.cached_share=600", ""),
+        ("sampling.top_p=95", "sampling.top_p=95%"),
+        ("sampling.top_p=1.5", ""),
+        ("sampling.temperature=-60", ""),
+    ],
+)
+def test_a_percentage_without_its_sign(override: str, fix: str) -> None:
+    with pytest.raises(Refused) as refused:
+        load(override)
+    (problem,) = refused.value.problems
+    assert problem.fix == fix
+    if fix:
+        load(fix)
