@@ -62,11 +62,11 @@ def _read(file: str) -> Plan:
     try:
         data = parse_object(content)
         version = data.get("deepinfer")
-        if "layout" not in data or version is None:
+        if "layout" not in data or not isinstance(version, str):
             raise ValueError("it holds JSON, but no plan")
         if version != here:
             found, why = (
-                f"a plan of deepinfer {shown(str(version))}, and this is {here}",
+                f"a plan of deepinfer {shown(version)}, and this is {here}",
                 "only plans of one version compare",
             )
             raise Refused(

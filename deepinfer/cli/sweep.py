@@ -123,7 +123,7 @@ class _Rows:
                 print(f"* on the Pareto frontier of {GPU} and {USER}; {told}")
         others = len(self._earlier.keys() - {job.identity for job in self.jobs})
         if others:
-            told = f"{self.folder}/points.jsonl has {counted(others, 'point')} of other commands too, not shown here"
+            told = f"{self.folder}/points.jsonl has {counted(others, 'point')} of other commands or files too, not shown here"
             print(f"deepinfer: {told}", file=sys.stderr)
         sys.stdout.flush()
 

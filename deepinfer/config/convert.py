@@ -71,12 +71,13 @@ def _component(base: type[Component], value: Any, path: str, problems: list[Prob
     if struct is None:
         known = known_tags(base)
         close = nearest(tag, known)
+        options = options_of_kind(path.rpartition(".")[2], close) if close else ()
         problems.append(
             Problem(
                 asked=f"{path}.kind={tag}",
                 found=f"no such kind of {path.rsplit('.', 1)[-1]}",
                 why=f"known are {listed(known)}",
-                fix=f"kind: {close}" if close else "",  # a file said it: a kind alone is refused on a command line
+                fix=f"{_chosen(path)}={options[0]}" if options else "",
             )
         )
         return None
@@ -171,11 +172,10 @@ def _unknown(struct: Any, known: list[str], key: str, value: Any, path: str) -> 
         if near and not isinstance(leaf, dict) and (whole == key or is_key(near)):
             why, fix = "", typed(near, leaf)
         elif others:
-            chosen = path if "." not in path else f"{path.rpartition('.')[2]}@{path}"  # a group inside another one
             options = [option for kind in others for option in options_of_kind(path.rpartition(".")[2], kind)]
             why = f"it belongs to {path}={listed(options or others)}"
             key_too = "" if isinstance(leaf, dict) else f" {_choosing(full, text) or typed(full, leaf)}"
-            fix = f"{chosen}={options[0]}{key_too}" if options else ""
+            fix = f"{_chosen(path)}={options[0]}{key_too}" if options else ""
         elif elsewhere and not why:
             why, fix = "the key lives in a group", "" if isinstance(leaf, dict) else typed(elsewhere[0], leaf)
     tag = _tag(struct)
@@ -197,6 +197,11 @@ def _chain(key: str, value: Any) -> tuple[str, Any]:
         ((name, value),) = value.items()
         key = f"{key}.{name}"
     return key, value
+
+
+def _chosen(path: str) -> str:
+    """How an option of the group at a path is chosen: speculation, or parallel@deploy.prefill.parallel."""
+    return path if "." not in path else f"{path.rpartition('.')[2]}@{path}"
 
 
 def _choosing(path: str, option: str) -> str:

@@ -11,9 +11,9 @@ from deepinfer.config.misnamed import options_of
 
 @cache
 def options_of_kind(group: str, kind: str) -> tuple[str, ...]:
-    """Names of our own options of a group whose kind is this one, sorted; the one that is called like it comes first."""
+    """Names of our own options of a group whose kind is this one, sorted; one that is called like it, or blank, comes first."""
     found = [option for option in options_of(group) if _kind(group, option) == kind]
-    return tuple(sorted(found, key=lambda option: (option != kind, option)))
+    return tuple(sorted(found, key=lambda option: (option not in (kind, "blank"), option)))
 
 
 def _kind(group: str, option: str) -> Any:

@@ -59,7 +59,7 @@ def survey(folder: Path, overrides: Sequence[str]) -> Survey:
             for entry in wrong:
                 problem = _no_option(folder, file, entry)
                 problems.append(problem)
-                stand_ins[entry.place] = problem.fix.partition("=")[2] or options_of(entry.group)[0]
+                stand_ins[entry.place] = nearest(entry.name, options_of(entry.group)) or options_of(entry.group)[0]
                 hopeless += [problem] if kind_of_node(entry.option) != "str" else []
             problems += [problem for problem in hopeless if problem not in problems]
             problems += number_problems(file)

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from deepinfer.cli.bench import concurrency_of, fitted
+from deepinfer.cli.bench import concurrency_of, duration, fitted, length
 from deepinfer.cli.main import main
 from deepinfer.config.compose import load
 from deepinfer.config.facts import probe
 from deepinfer.config.tasks import Bench
+from deepinfer.config.workloads import SteadyWorkload
+from deepinfer.plan.cost.types import Figure
 
 SMALL = ("workload.prompt_tokens=9", "workload.output_tokens=4", "workload.cached_share=0", "task.num_requests=3")
 USUAL = (
@@ -24,6 +26,7 @@ def test_a_line_with_the_keys_that_benchmarks_share(tmp_path: Path, capsys: pyte
     assert main([*command, "format=json"]) == 0
     printed = capsys.readouterr()
     (line,) = printed.out.splitlines()
+    assert "deepinfer: 3 requests of 9 + 4 tokens after 2 to warm up: about " in printed.err
     row: dict[str, Any] = json.loads(line)
     names = [
         f"{stat}_{name}_ms"
@@ -79,10 +82,24 @@ def test_concurrency() -> None:
     assert concurrency_of(Bench(num_requests=1, warm_up=0, concurrency=5, request_rate=2.0, seed=0), 32) == 5
 
 
+def test_how_long_it_will_take_is_told_before() -> None:
+    workload = load("workload.prompt_tokens=100", "workload.output_tokens=20").workload
+    assert isinstance(workload, SteadyWorkload)
+    rate = (Figure(name="tokens_per_s_per_gpu", value=10.0, unit="tokens/s", label="calibrated"),)
+    task = Bench(num_requests=1000, warm_up=2, concurrency="auto", request_rate=None, seed=0)
+    told = length(task, workload, rate, 2)
+    assert told.startswith("1,000 requests of 100 + 20 tokens after 2 to warm up: about 1.7 hours by the plan's")
+    slow = Bench(num_requests=1000, warm_up=2, concurrency="auto", request_rate=0.001, seed=0)
+    assert length(slow, workload, rate, 2).endswith("they arrive over about 277.5 hours")
+    one = Bench(num_requests=1, warm_up=0, concurrency="auto", request_rate=None, seed=0)
+    assert length(one, workload, (), 1) == "1 request of 100 + 20 tokens after 0 to warm up"
+    assert [duration(each) for each in (0.1, 40.4, 720, 12600)] == ["1 s", "40 s", "12 minutes", "3.5 hours"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "code", "words"),
     [
-        (("workload=trace", "workload.path=x"), 1, "requests of one size only"),
+        (("workload=trace", f"workload.path={__file__}"), 1, "requests of one size only"),
         (("executor=simulated",), 2, "a simulation invents its times"),
         (("hardware=h200", "parallel=ep8"), 4, "hardware=cpu"),
         (("format=mermaid",), 2, "format=json"),

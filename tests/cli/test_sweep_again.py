@@ -178,6 +178,7 @@ def test_runs_are_told_once_and_then_killed(
     assert [(run.signals, run.killed) for run in Stubborn.made] == [([signal.SIGTERM], True)] * 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_closed_terminal_keeps_what_is_done(tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-m", "deepinfer", "plan", "-m", "scheduler.max_num_seqs=range(1,9)", "out=kept"]

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+import deepinfer
+from deepinfer.cli.extras import how_to_install
 from deepinfer.cli.pareto import MOST_CURVES, Dot, draw, frontier
 from deepinfer.cli.points_file import Point, first_sentence
 from deepinfer.cli.sweep_table import number, pareto_best, table
-from deepinfer.cli.sweep_told import tell_picture
+from deepinfer.cli.sweep_told import counted, tell_picture, title_of
+from deepinfer.config.compose import load
 from deepinfer.plan.cost.types import Figure
 
 
@@ -33,6 +36,11 @@ def test_the_frontier_holds_what_no_other_beats() -> None:
             beaten = beaten or (min(gains) >= 0 and max(gains) > 0)
         assert (index in best) == (not beaten)
     assert 0 < len(best) < len(rows)
+
+
+def test_what_is_as_good_in_one_and_worse_in_another_is_beaten() -> None:
+    assert frontier([(1, 5), (1, 6), (2, 1), (2, 1), (0, 6)], (1, 1)) == [1, 2, 3]
+    assert frontier([(1, 5), (1, 6)], (1, -1)) == [0]
 
 
 def test_points_without_an_objective_or_refused_are_not_compared() -> None:
@@ -95,5 +103,22 @@ def test_without_matplotlib_the_table_says_how_to_get_the_picture(
         monkeypatch.setitem(sys.modules, module, None)
     points = [point(1, tokens_per_s_per_gpu=3.0, tokens_per_s_per_user=1.0)]
     assert tell_picture(points, tmp_path, []) == "the picture needs matplotlib: pip install -e '.[plot]'"
+    monkeypatch.setattr(deepinfer, "__file__", str(tmp_path / "site-packages" / "deepinfer" / "__init__.py"))
+    assert tell_picture(points, tmp_path, []) == "the picture needs matplotlib: pip install 'matplotlib>=3.9'"
+    assert how_to_install("tune") == "pip install 'optuna>=5'"
     assert tell_picture([point(2, other=1.0)], tmp_path, []) == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_title_names_models_and_sizes() -> None:
+    points = [structs.replace(point(number), model="v41_flash") for number in (1, 2)]
+    loads = [load("workload.prompt_tokens=1024", "workload.output_tokens=512").workload] * 2
+    assert title_of(points, loads) == "v41_flash, 1,024 + 512 tokens"
+    two = [*points, structs.replace(point(3), model="v41_tiny")]
+    assert title_of(two, []) == "v41_flash and v41_tiny"
+    assert (counted(1, "run"), counted(2, "run"), counted(10000, "point")) == ("1 run", "2 runs", "10,000 points")
+
+
+def test_long_reasons_are_cut_in_the_table_alone() -> None:
+    refused = structs.replace(point(1), exit_code=6, refusal="x" * 500)
+    assert table([refused]).splitlines()[-1].endswith("x…") and len(table([refused]).splitlines()[-1]) < 120

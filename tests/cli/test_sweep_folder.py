@@ -6,8 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from multiprocessing import get_context
-from multiprocessing.synchronize import Event
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,12 @@ def point(number: int) -> Point:
     return Point(number=number, identity=str(number), swept={}, overrides=(), exit_code=0, wall_s=0.0)
 
 
-def hold(folder: str, held: Event, over: Event) -> None:
-    with locked_folder(folder):
-        held.set()
-        over.wait(60)
+HOLD = """import sys
+from deepinfer.cli.out_folder import locked_folder
+with locked_folder(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 @pytest.mark.parametrize(
@@ -35,24 +36,18 @@ def hold(folder: str, held: Event, over: Event) -> None:
 def test_a_folder_belongs_to_one_command_at_a_time(
     tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    context = get_context("spawn")
-    held, over = context.Event(), context.Event()
-    other = context.Process(target=hold, args=(str(tmp_path), held, over))
-    other.start()
-    assert held.wait(60)
-    try:
+    holder = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout and other.stdout.readline() == b"held\n"
         assert main([*command, f"out={tmp_path}"]) == 1
         told = capsys.readouterr()
         assert f"out={tmp_path}" in told.err and f"another command is writing there, process {other.pid}" in told.err
         assert "wait for it, or take another folder" in told.err and told.out == ""
         assert [path.name for path in tmp_path.iterdir()] == [LOCK]
         other.kill()  # its lock dies with it
-        other.join(60)
+        other.wait(60)
         with locked_folder(str(tmp_path)) as folder:
             assert folder == tmp_path
-    finally:
-        over.set()
-        other.join(60)
 
 
 def test_folders_without_a_name_are_never_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +127,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition: "object") -> None:
-    assert callable(condition)
+def wait_for(condition: Callable[[], bool]) -> None:
     ends_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < ends_s
@@ -146,13 +140,11 @@ def test_a_run_sees_an_empty_stdin(tmp_path: Path) -> None:
         assert run.stdout and run.stdout.read() == b"''\n"
 
 
-def test_rows_of_other_commands_are_counted_and_not_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_other_commands_are_counted_and_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     append_point(tmp_path, point(7))
     assert main(["plan", "-m", "hardware=h200", "parallel=ep8", f"out={tmp_path}"]) == 0
     told = capsys.readouterr()
-    assert "has 1 point of other commands too, not shown here" in told.err
+    assert "has 1 point of other commands or files too, not shown here" in told.err
     assert "deepinfer: 1 point, results in" in told.err and "1 of 1 run ended well" in told.err
     rows = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
     assert [row["number"] for row in rows] == [7, 8] and rows[1]["printed"] == "jobs/0008.out"

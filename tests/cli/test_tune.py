@@ -109,6 +109,25 @@ def test_a_point_is_tried_once_however_often_it_is_drawn(tmp_path: Path) -> None
     assert len(found.study.trials) > 11  # some were drawn again
 
 
+def test_a_draw_that_brought_nothing_new_is_followed_by_a_random_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws: list[tuple[bool, str]] = []
+    draw = Searching._next
+
+    def noted(self: Searching) -> Any:
+        again, trial = self._again, draw(self)
+        draws.append((again, type(self.study.sampler).__name__))
+        return trial
+
+    monkeypatch.setattr(Searching, "_next", noted)
+    searching(tmp_path / "drawn", search(num_trials=11), Counted(worth)).run(lambda _: None)
+    assert set(draws) == {(False, "TPESampler"), (True, "RandomSampler")}
+    draws.clear()
+    searching(tmp_path / "whole", search(num_trials=12), Counted(worth)).run(lambda _: None)
+    assert draws == [(False, "RandomSampler")] * 12
+
+
 def wide() -> Search:
     return search(
         choices={},

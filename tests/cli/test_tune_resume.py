@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from deepinfer.cli.main import main
 from deepinfer.cli.points_file import FILE
@@ -156,10 +157,10 @@ def test_refused_before_the_first_trial(
 def test_objectives_are_the_figures_that_points_have() -> None:
     point = Planner(Invocation(verb="tune", overrides=("hardware=h200", "parallel=ep8")))(0, "", {})
     assert {*(figure.name for figure in point.figures), *point.facts} == set(FIGURES["plan"])
-    for name in FIGURES["plan"]:
-        refuse_objectives(recipe(f"sweep.objectives={{{name}: minimize}}")[0])
+    search, _ = recipe()
+    refuse_objectives(structs.replace(search, objectives=dict.fromkeys(FIGURES["plan"], "minimize")))
     with pytest.raises(Refused, match="memory_bytes"):
-        refuse_objectives(recipe("sweep.objectives={memory: minimize}")[0])
+        refuse_objectives(structs.replace(search, objectives={"memory": "minimize"}))
 
 
 def test_time_that_is_over_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,3 +175,15 @@ def test_old_options_of_the_best_points_go(folder: Path) -> None:
     assert main([*FOUR, f"out={folder}"]) == 0
     names = [path.name for path in (folder / "best").iterdir()]
     assert names and old.name not in names
+
+
+def test_edited_files_make_another_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine" / "sampling" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("top_k: 3\n")
+    command = [*FOUR, "--config-dir", str(tmp_path / "mine"), "sweep.stop_after_s=1e-9", f"out={tmp_path / 'out'}"]
+    assert main(command) == 0
+    mine.write_text("top_k: 4\n")
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "the folder holds a search that differs in option files" in capsys.readouterr().err

@@ -286,7 +286,7 @@ def test_a_layout_that_is_no_option(site: Callable[[str], Path], planned: Callab
     sides = "  - override /deploy: disaggregated\n  - override /parallel@deploy.prefill.parallel: ep8\n"
     sides += "  - override /parallel@deploy.decode.parallel: ep24\n"
     folder = site(SHORT.replace("  - override /parallel: ep8\n", sides))
-    problem = next(each for each in problems_of(planned, "cluster=mine", config_dir=folder) if each.file)
+    (problem,) = problems_of(planned, "cluster=mine", config_dir=folder)
     assert (problem.file, problem.line) == (str(folder / "cluster" / "mine.yaml"), 8)
     place = "deploy.decode.parallel"
     assert problem.fix == f"parallel@{place}=single {place}.attention_dp=24 {place}.expert=24"
