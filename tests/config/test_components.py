@@ -81,7 +81,7 @@ def test_one_tag_in_two_groups(data: dict[str, Any], declare: Any) -> None:
 @pytest.mark.parametrize(
     ("tags", "kind", "says"),
     [
-        ({"oracle": ("Oracle",)}, "oracel", "speculation=oracle"),
+        ({"oracle": ("Oracle",)}, "oracel", "ngram or oracle"),
         ({"oracle": ("OracleCache",)}, "oracle", "no such kind of speculation"),
         ({"oracle": ("Oracle", "Oracle")}, "oracle", "both claim the kind 'oracle'"),
         ({"gone": ("NotThere",)}, "gone", "does not load"),
