@@ -9,7 +9,15 @@ from deepinfer.config.facts import Facts
 from deepinfer.config.specs import Disaggregated, Parallel, Role, Spec
 from deepinfer.plan.ledger import Ledger, plan_problem
 
-OPTIONS = {2: "ep2", 4: "ep4", 8: "ep8", 16: "ep16", 32: "ep32", 64: "ep64", 128: "ep128"}  # of conf/parallel, by degree
+OPTIONS = {
+    2: "ep2",
+    4: "ep4",
+    8: "ep8",
+    16: "ep16",
+    32: "ep32",
+    64: "ep64",
+    128: "ep128",
+}  # of conf/parallel, by degree
 MOST_RANKS = 2**16  # of a role: more than any fleet has, and few enough to be listed at once
 
 
