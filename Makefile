@@ -2,6 +2,7 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 ARGS ?=
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.deepinfer-installed
@@ -32,7 +33,7 @@ lint: setup ## format, lint, types, and who may import whom
 	$(BIN)/lint-imports --no-cache
 
 test: lint ## everything CI checks, with a seeded sample of the long suites (under 10 minutes on 2 cores)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 test-full: lint ## the same with the long suites whole
-	$(BIN)/python -m pytest --full
+	$(BIN)/python -m pytest -n $(WORKERS) --full

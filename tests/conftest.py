@@ -6,6 +6,7 @@ seed that the header prints; --sample-seed=N repeats a run.
 
 import importlib.util
 import random
+import signal
 from collections import defaultdict
 from datetime import date
 
@@ -15,6 +16,12 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long suites whole")
     parser.addoption("--sample-seed", type=int, default=int(f"{date.today():%Y%m%d}"), help="default: today's date")
+
+
+def pytest_configure() -> None:
+    """A suite that a shell started in the background inherits that Ctrl-C is ignored; tests of Ctrl-C need it heard."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
