@@ -67,7 +67,7 @@ def test_resolve_opens_nothing(overrides: tuple[str, ...]) -> None:
     [
         (("cost=measured",), "cost.path"),
         (("cost=measured", "cost.path=/nowhere/ceilings.jsonl"), "No such file"),
-        (("cost=aiconfigurator", "cost.system=h20"), "h20|(aiconfigurator-core|pyarrow) is not installed"),
+        (("cost=aiconfigurator", "cost.system=h20"), "h20|aiconfigurator-core .*not installed"),
     ],
 )
 def test_what_a_cost_lacks_joins_all_other_problems(
