@@ -25,8 +25,8 @@ def candidates(typed: str) -> list[str]:
     """Everything that the last word of a line may become, sorted. `typed` is the line up to the cursor, with the command."""
     words = typed.split(" ")
     before, word = [text for text in words[:-1] if text], words[-1]
-    while before and not before.pop(0).rpartition("/")[2].startswith(COMMAND):
-        pass  # python -m deepinfer …
+    named = [index for index, text in enumerate(before) if text.rpartition("/")[2].startswith(COMMAND)]
+    before = before[named[0] + 1 :] if named else []  # also behind python -m
     verb = next((text for text in before[:1] if text in VERBS), None)
     return sorted(text for text in _offered(before, verb, word) if text.startswith(word) and text != word)
 

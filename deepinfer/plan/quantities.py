@@ -1,7 +1,6 @@
 """Numbers as people read them: sizes, times, rates and counts, the same way wherever a plan or a difference is printed.
 
-`render`, `render_roles`, `changes` and `cli.explain` write with these; `render_cost`, `cli.sweep_table` and whatever
-else prints a quantity can.
+Whatever prints a quantity writes with these; only the columns of `cli.sweep_table` have a width of their own to keep.
 """
 
 SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))

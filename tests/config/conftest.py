@@ -2,10 +2,12 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from own_options import write_options
 
 from deepinfer.config.compose import compose_data
 
@@ -23,13 +25,5 @@ def data(_default_data: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def config_dir(tmp_path: Path) -> Callable[[dict[str, str]], str]:
-    """Write option files ({"cluster/a": text}) into a folder for --config-dir; returns the folder."""
-
-    def write(files: dict[str, str]) -> str:
-        for name, text in files.items():
-            path = tmp_path / "conf" / f"{name}.yaml"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-        return str(tmp_path / "conf")
-
-    return write
+    """Writes option files into a folder for --config-dir, see `write_options`."""
+    return partial(write_options, tmp_path / "conf")

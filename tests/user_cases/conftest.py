@@ -1,10 +1,12 @@
 """A command line in this process: its exit code and what it said."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec import Struct
+from own_options import write_options
 
 from deepinfer.cli.main import main
 
@@ -27,13 +29,5 @@ def deepinfer(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
 @pytest.fixture
 def own_options(tmp_path: Path) -> Callable[[dict[str, str]], str]:
-    """Write option files ({"cluster/a": text}) into a folder for --config-dir; returns the folder."""
-
-    def write(files: dict[str, str]) -> str:
-        for name, text in files.items():
-            path = tmp_path / "own" / f"{name}.yaml"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-        return str(tmp_path / "own")
-
-    return write
+    """Writes option files into a folder for --config-dir, see `write_options`."""
+    return partial(write_options, tmp_path / "own")

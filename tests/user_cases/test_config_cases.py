@@ -11,20 +11,13 @@ import os
 from collections.abc import Callable
 
 import pytest
+from own_options import refused
 
 from deepinfer.config.compose import load
-from deepinfer.config.errors import Refused
 
 Run = Callable[..., "Outcome"]  # type: ignore[name-defined]  # noqa: F821 — of conftest.py
 OwnOptions = Callable[[dict[str, str]], str]
 GLOBAL = "# @package _global_\ncluster:\n  kind: none\n"
-
-
-def refused(*overrides: str, config_dir: str | None = None) -> str:
-    """What is said to someone whose overrides are refused."""
-    with pytest.raises(Refused) as caught:
-        load(*overrides, config_dir=config_dir)
-    return str(caught.value)
 
 
 def test_c01_a_bar_in_a_value() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import hydra
 import pytest
 import yaml
+from own_options import refused
 
 from deepinfer.config.compose import compose_data, load
 from deepinfer.config.convert import convert
-from deepinfer.config.errors import Refused
 from deepinfer.config.facts import probe
 from deepinfer.config.registry import BUILT_IN
 from deepinfer.plan.resolve import resolve
@@ -21,13 +21,6 @@ from deepinfer.plan.resolve import resolve
 Run = Callable[..., "Outcome"]  # type: ignore[name-defined]  # noqa: F821 — of conftest.py
 OwnOptions = Callable[[dict[str, str]], str]
 GLOBAL = "# @package _global_\ncluster:\n  kind: none\n"
-
-
-def refused(*overrides: str, config_dir: str | None = None) -> str:
-    """What is said to someone whose overrides are refused."""
-    with pytest.raises(Refused) as caught:
-        load(*overrides, config_dir=config_dir)
-    return str(caught.value)
 
 
 def test_c13_floats_without_a_dot(own_options: OwnOptions) -> None:
