@@ -1,18 +1,19 @@
 """What the rooms say to each other: requests, steps, results, and the protocols of the seams. No torch at run time.
 
-Shapes: T rows of a step · S sequences in it · R rows that are sampled · G n-gram slots · B blocks of a sequence · V vocabulary.
+Shapes: T rows of a step · S sequences in it · D of them decoding · C chunks · R sequences that are sampled · E tokens they
+get · K drafts · G n-gram slots · B blocks of a sequence · N slots · L tokens a sequence may have · V vocabulary.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -67,11 +68,47 @@ class Request:
     seed: int  # 64-bit key of this sequence's random counters
     priority: int = 0
     arrival_s: float = 0.0
+    cache_salt: str = ""  # prompts share cached prefixes only with others of the same salt
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What the host knows of a step when it schedules it, perhaps before the step before it is through.
+
+    S sequences: first D that decode, then C = S - D chunks of prompts. Of a decoding sequence the host says only who it is:
+    its newest token, its position and its drafts are the executor's own, as its last step left them. Sampled are all D, then
+    the chunks whose `chunk_sampled` is set, in order: the R sequences of a StepOutput.
+    """
+
+    slots: np.ndarray  # int64 [S]; all different
+    num_decode: int  # D
+    block_tables: np.ndarray  # int64 [S, B]; -1 where unused; wide enough for every draft that may be checked
+    chunk_starts: np.ndarray  # int64 [C]; first position of each chunk
+    chunk_rows: np.ndarray  # int64 [C]
+    chunk_tokens: np.ndarray  # int64 [rows of all chunks]
+    chunk_sampled: np.ndarray  # bool [C]: the chunk ends at the newest known token
+    window_from: np.ndarray  # int64 [S]; no window key before this position exists, in any layer
+    upper_from: (
+        np.ndarray
+    )  # int64 [S]; the same for the layers from the boundary on (bounded replay); at least window_from
+    write_from: (
+        np.ndarray
+    )  # int64 [S]; rows before this position write no compressed entries: they rebuild windows only
+    num_drafts: int = 0  # drafts to check in this step, over all decoding sequences, where that many are there
+    draft: bool = False  # whether to draft for the next step
+    restores: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))  # [n, 2]: slot, snapshot
+    snapshots: np.ndarray = field(
+        default_factory=lambda: np.zeros((0, 3), dtype=np.int64)
+    )  # [n, 3]: sequence, boundary position, snapshot that gets the state as it is before that position
+
+    @property
+    def num_chunk_rows(self) -> int:
+        return len(self.chunk_tokens)
 
 
 @dataclass(slots=True)
 class StepInput:
-    """One forward pass: S sequences, each a run of consecutive new positions; prefill chunks and decode rows alike.
+    """One forward pass: S sequences, each a run of consecutive new positions; prefill chunks, decode and verify rows alike.
 
     Rows of a sequence are adjacent and rise in position. Arrays are NumPy and owned by this step.
     """
@@ -82,7 +119,12 @@ class StepInput:
     row_starts: np.ndarray  # int64 [S + 1]; sequence s has rows row_starts[s] : row_starts[s + 1]
     state_slots: np.ndarray  # int64 [S]; which ring and tail slot each sequence owns
     block_tables: np.ndarray  # int64 [S, B]; block of tokens b * block_tokens …; -1 where unused
-    sample_rows: np.ndarray  # int64 [R]; rows whose logits are wanted, rising
+    sample_rows: np.ndarray  # int64 [rows with logits]; rising
+    window_from: np.ndarray | None = None  # int64 [S], as in StepPlan; None: all zero
+    upper_from: np.ndarray | None = None
+    write_from: np.ndarray | None = None
+    restores: np.ndarray | None = None  # int64 [n, 2], as in StepPlan; None: none
+    snapshots: np.ndarray | None = None  # int64 [n, 3]
 
     @property
     def num_rows(self) -> int:
@@ -100,38 +142,136 @@ class TokenLogprobs:
 
 @dataclass(slots=True)
 class SampleInput:
-    """Which sampling slot each sampled row belongs to, and the absolute position its new token will have."""
+    """What is known of the R sampled sequences of a step only once the step before it is settled."""
+
+    alive: np.ndarray | None = None  # bool [R]; others have ended meanwhile and get no token. None: all alive
+    masks: dict[int, np.ndarray] = field(
+        default_factory=dict
+    )  # r → uint32 [rows, ceil(V / 32)], bit t set: token t is legal. Rows are the sequence's verify rows; fewer rows than
+    # there are drafts + 1 say that the next draft is illegal
+
+
+@dataclass(slots=True)
+class VerifyRows:
+    """R sequences with 1 + n rows of logits each: the first row decides the token at `positions`, the others check drafts.
+
+    Row i of a sequence is right only where its first i drafts are the tokens that were chosen before it.
+    """
 
     slots: np.ndarray  # int64 [R]
-    positions: np.ndarray  # int64 [R]
+    positions: np.ndarray  # int64 [R]; absolute position of the first token to be decided
+    row_starts: np.ndarray  # int64 [R + 1]; rows of the logits
+    drafts: np.ndarray  # int64 [R, K]; sequence r checks the first row_starts[r + 1] - row_starts[r] - 1 of them
+    masks: dict[int, np.ndarray] = field(default_factory=dict)  # as in SampleInput
+
+
+@dataclass(slots=True)
+class Verified:
+    """What R sequences got: accepted drafts and one token after them, E tokens in all, sequence after sequence."""
+
+    token_ids: np.ndarray  # int64 [E]
+    counts: np.ndarray  # int64 [R]; tokens of each sequence; 0 only where it failed at its first row
+    failed: np.ndarray  # bool [R]: after these tokens the next row gave none
+    failures: dict[int, str] = field(default_factory=dict)  # r → why
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # index into token_ids → only where asked
+
+
+@dataclass(slots=True)
+class Drafts:
+    """Proposals for S sequences, at most K each. Of a sequence, the places after the first -1 are unused."""
+
+    token_ids: np.ndarray  # int64 [S, K]; -1 where nothing is proposed
+    confidence: np.ndarray  # float32 [S, K]; chance that the draft is accepted if all before it are; never NaN
 
 
 @dataclass(slots=True)
 class StepOutput:
-    """Results of one step, row for row of its SampleInput. `failed[r]` says the row held a NaN and has no token."""
+    """Results of one step for its R sampled sequences, in the order of its StepPlan."""
 
-    token_ids: np.ndarray  # int64 [R]
-    failed: np.ndarray  # bool [R]
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # r → only where asked
+    token_ids: np.ndarray  # int64 [E], sequence after sequence
+    counts: np.ndarray  # int64 [R]; tokens of each sequence; 0 where it failed at once or was not alive
+    failed: np.ndarray  # bool [R]: after its tokens the sequence met a row that gave none
+    failures: dict[int, str] = field(default_factory=dict)  # r → why
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # index into token_ids → only where asked
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(
         default_factory=dict
     )  # sequence s of the step → its prompt rows
+    num_checked: np.ndarray | None = None  # int64 [R]; drafts that were checked; None: none anywhere
+    drafts: Drafts | None = None  # for the next step of the R sequences
+    num_rows: int = 0  # rows of the forward pass
+    device_s: float = 0.0  # time of the step on the device, all its parts together
+
+
+class Verifier(Protocol):
+    """Decides the tokens of verify rows, and chooses drafts so that it can judge them. `none` is the case without drafts."""
+
+    def verify(self, logits_TV: Any, rows: VerifyRows) -> Verified:
+        """Accept drafts and choose the token after them."""
+
+    def choose(
+        self, slots: np.ndarray, positions: np.ndarray, number: int, logits_SV: Any, masks: Mapping[int, np.ndarray]
+    ) -> np.ndarray:
+        """Draft `number` (0 …) of each sequence, int64 [S], for the token at `positions` [S]; `masks`: s → uint32 [words].
+
+        Drafted under the request's own sampling parameters; what judging it will need is remembered by slot. Drafts of
+        a sequence are chosen in order, each sees those before it.
+        """
+
+
+class Drafter(Protocol):
+    """Proposes tokens for the steps to come."""
+
+    depth: int  # most drafts at a time
+    needs_features: bool  # whether `observe` wants the model's draft features
+
+    def observe(self, step: StepInput, features_TF: Any) -> None:
+        """The forward pass of a step gave these features; bring the draft caches up to date."""
+
+    def draft(
+        self,
+        slots: np.ndarray,
+        tokens_NL: np.ndarray,
+        num_tokens: np.ndarray,
+        pad: int,
+        choose: Callable[..., np.ndarray],
+    ) -> Drafts:
+        """Proposals that follow the newest tokens of `slots` [S].
+
+        `tokens_NL[slot, pad + p]` is the token at position p of a slot; `num_tokens` [S] are known, the newest without a
+        feature yet. `choose(number, logits_SV) -> int64 [S]` picks draft `number` from its logits; a drafter that brings
+        tokens instead hands over logits_SV=None and `proposed_S` by keyword, and gets back what is legal of it (-1: nothing).
+        """
+
+
+class VerifyLengths(Protocol):
+    """How many drafts a step checks. Knows confidences that are two steps old, never newer ones: see the docstring of
+    `speculation.budget`."""
+
+    def budget(self, confidence_RK: np.ndarray, other_rows: int) -> tuple[int, bool]:
+        """(drafts to check in the next step over all R decoding sequences, whether to draft at its end).
+
+        `confidence_RK` float32: of each sequence's drafts as known two steps ago; NaN where there is no such knowledge.
+        `other_rows`: prompt rows in the same step.
+        """
+
+    def observe(self, *, num_sequences: int, num_rows: int, num_tokens: int, drafted: bool, device_s: float) -> None:
+        """A step is through: its decoding sequences, its rows of all kinds, the tokens that it gave, its time."""
 
 
 class Executor(Protocol):
-    """Runs steps on a device. Steps are submitted, sampled and collected in order, one in flight for each depth."""
+    """Runs steps on a device. Steps are submitted, sampled and collected in order; all calls take effect in call order."""
 
-    def submit(self, step: StepInput) -> None:
+    def submit(self, plan: StepPlan) -> None:
         """Start the forward pass of a step."""
 
     def sample(self, sample: SampleInput) -> None:
-        """Choose the tokens of the oldest submitted, not yet sampled step."""
+        """Choose the tokens of the oldest submitted, not yet sampled step, and draft for the next one."""
 
     def collect(self) -> StepOutput:
         """Wait for the oldest sampled step and return its results."""
 
-    def admit(self, slot: int, request: Request) -> None:
-        """A sequence enters sampling slot `slot`."""
+    def admit(self, slot: int, request: Request, length_end: int) -> None:
+        """A sequence enters state slot `slot`; it ends at `length_end` tokens at the latest."""
 
     def release(self, slot: int) -> None:
         """The sequence in `slot` has left; its state may be reused."""

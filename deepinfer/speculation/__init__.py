@@ -1,0 +1,1 @@
+"""Drafting, verifying and deciding how many drafts are worth checking."""
