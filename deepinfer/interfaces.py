@@ -48,6 +48,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None
     logprobs_mode: Literal["raw", "processed"] = "raw"
     skip_special_tokens: bool = True
+    grammar: Any = None
 
     def __post_init__(self) -> None:
         for name, single in (("stop", str), ("bad_words", str), ("stop_token_ids", int)):
@@ -209,12 +210,24 @@ class Verifier(Protocol):
         """Accept drafts and choose the token after them."""
 
     def choose(
-        self, slots: np.ndarray, positions: np.ndarray, number: int, logits_SV: Any, masks: Mapping[int, np.ndarray]
+        self,
+        slots: np.ndarray,
+        positions: np.ndarray,
+        number: int,
+        logits_SV: Any,
+        masks: Mapping[int, np.ndarray],
+        *,
+        proposed_S: np.ndarray | None = None,
     ) -> np.ndarray:
         """Draft `number` (0 …) of each sequence, int64 [S], for the token at `positions` [S]; `masks`: s → uint32 [words].
 
         Drafted under the request's own sampling parameters; what judging it will need is remembered by slot. Drafts of
-        a sequence are chosen in order, each sees those before it.
+        a sequence are chosen in order, each sees those before it. -1: no draft, because of a fault in its logits, because
+        nothing is legal, or because the sequence has no draft before this one.
+
+        `proposed_S` (int64 [S], -1 where there is none; `logits_SV` is None then) are tokens that did not come from a
+        distribution, such as those of an n-gram: they are judged as drawn from one that holds nothing else. Of them come
+        back those that the masks allow.
         """
 
 

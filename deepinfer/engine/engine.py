@@ -1,4 +1,8 @@
-"""The loop: one step is schedule → submit → sample → collect → commit, and the events that come of it.
+"""The loop: schedule → submit → commit the step before → sample, and the events that come of it.
+
+At `async_depth` 0 the step before is the step itself: everything of it is known when `step` returns. At depth 1 a step is
+scheduled and submitted while the one before it still runs; ends and grammar masks are settled before its tokens are chosen.
+Both give the same tokens.
 
 Everything a request can do wrong is found at `submit`, so that a step only ever fails a sequence for what the model gave it.
 Ends that show in tokens (length, end-of-sequence and stop ids) are found here; stop *strings* are found by the output layer,
@@ -9,34 +13,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from deepinfer.engine.booking import Committed
+from deepinfer.engine.device import TimedExecutor
 from deepinfer.engine.events import TokenEvent
-from deepinfer.engine.flat_step import ScheduledStep
+from deepinfer.engine.grammar_line import GrammarLine
 from deepinfer.engine.limits import EngineLimits, RequestRefused, check_prompt, max_total_tokens
 from deepinfer.engine.prompt_progress import PromptProgress
-from deepinfer.engine.scheduler import Committed, Scheduler
+from deepinfer.engine.scheduler import Scheduler
 from deepinfer.engine.seeds import SeedSource, sequence_key
-from deepinfer.engine.stats import EngineStats, ExecutorTimes, Totals
+from deepinfer.engine.stats import EngineStats, Totals, engine_stats
+from deepinfer.engine.step_plan import ScheduledStep
 from deepinfer.engine.watchdog import Watchdog
-from deepinfer.interfaces import Executor, FinishReason, Request, SamplingParams, StepOutput
+from deepinfer.interfaces import FinishReason, Request, SampleInput, SamplingParams, StepOutput, VerifyLengths
 from deepinfer.sampling.params import ParamsError, validate
 
-
-class TimedExecutor(Executor, Protocol):
-    """An executor that says where its time went."""
-
-    times: ExecutorTimes
-    failures: dict[int, str]  # why rows of the last collected step failed
-
-    def prepare(self, params: SamplingParams) -> None:
-        """Build what sampling with these valid parameters needs; raises ParamsError. `admit` cannot fail afterwards."""
-
-    def poison(self, blocks: np.ndarray, slot: int) -> None:
-        """Fill freed blocks and the state of a freed slot with NaN bytes, so that a stale read shows."""
+if TYPE_CHECKING:
+    from deepinfer.sampling.grammar.desk import GrammarDesk
 
 
 class Engine:
@@ -47,6 +44,8 @@ class Engine:
         executor: TimedExecutor,
         limits: EngineLimits,
         *,
+        lengths: VerifyLengths | None = None,
+        grammar: GrammarDesk | None = None,
         seed_entropy: int | None = None,
         poison_freed: bool = False,
         clock: Callable[[], float] = time.perf_counter,
@@ -54,22 +53,28 @@ class Engine:
         """`seed_entropy` makes the seeds of requests without one repeatable. `poison_freed` is for tests."""
         self.limits = limits
         self.executor = executor
-        self.scheduler = Scheduler(limits, on_freed=executor.poison) if poison_freed else Scheduler(limits)
+        on_freed = {"on_freed": executor.poison} if poison_freed else {}
+        self.scheduler = Scheduler(limits, lengths=lengths, **on_freed)
+        self.grammars = GrammarLine(grammar)
         self._seeds = SeedSource(seed_entropy)
         self._clock = clock
-        self._totals = Totals()
+        self._totals = Totals(limits.draft_depth)
         self._pending: list[TokenEvent] = []  # ends that no step brings: aborts
+        self._flying: ScheduledStep | None = None  # sampled, not collected
         self._prompt_progress = PromptProgress()
         self._next_id = 0
         prefill_steps = -(-limits.max_model_len // min(limits.max_prefill_tokens, limits.max_num_batched_tokens))
         self._watchdog = Watchdog(prefill_steps, limits.watchdog_s, clock)
 
-    def submit(self, prompt_ids: np.ndarray, params: SamplingParams, *, priority: int = 0) -> list[int]:
+    def submit(
+        self, prompt_ids: np.ndarray, params: SamplingParams, *, priority: int = 0, cache_salt: str = ""
+    ) -> list[int]:
         """Queue one prompt; returns the ids of its `params.n` sequences, answer 0 first.
 
-        Higher `priority` is served first and preempted last. Raises RequestRefused (a ValueError) with numbers where the
-        request can never be served: bad ids, too long for the model or for the cache. See `limits` for how answers are cut.
-        Raises ParamsError (a ValueError too) with all that is wrong with `params`.
+        Higher `priority` is served first and preempted last. Cached prefixes are shared within one `cache_salt` only.
+        Raises RequestRefused (a ValueError) with numbers where the request can never be served: bad ids, too long for the
+        model or for the cache. See `limits` for how answers are cut. Raises ParamsError (a ValueError too) with all that is
+        wrong with `params`.
         """
         try:
             prompt = check_prompt(prompt_ids, self.limits.vocab_size)
@@ -77,6 +82,7 @@ class Engine:
             if params.logit_bias:  # the caller's dict, which may change while the request waits
                 params = msgspec.structs.replace(params, logit_bias=dict(params.logit_bias))
             length_end = max_total_tokens(len(prompt), params, self.limits)
+            self.grammars.prepare(params)
             self.executor.prepare(params)
         except (RequestRefused, ParamsError):
             self._totals.refused += 1
@@ -93,8 +99,10 @@ class Engine:
                 seed=sequence_key(seed, n_index),
                 priority=priority,
                 arrival_s=self._clock(),
+                cache_salt=cache_salt,
             )
-            self.scheduler.add(request, length_end, stop_ids)
+            if not self.grammars.hold(request, length_end, stop_ids):
+                self.scheduler.add(request, length_end, stop_ids)
             if params.prompt_logprobs is not None:
                 self._prompt_progress.expect(request_id)
         self._totals.submitted += params.n
@@ -109,95 +117,111 @@ class Engine:
 
     def finish(self, request_id: int, reason: FinishReason = "stop") -> bool:
         """End a sequence without an event, for a caller who knows: it has found a stop string. False where it has ended."""
-        if not self.scheduler.holds(request_id):
+        if not (self.scheduler.holds(request_id) or self.grammars.holds(request_id)):
             return False
         self._end({request_id: reason})
         return True
 
     @property
     def unfinished(self) -> int:
-        """Sequences that have not ended: waiting, running and preempted ones."""
-        return self.scheduler.unfinished
+        """Sequences that have not ended: waiting, running and preempted ones, and those whose grammar is being compiled."""
+        return self.scheduler.unfinished + len(self.grammars)
 
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to do or to say."""
-        return bool(self._pending) or self.unfinished > 0
+        return bool(self._pending) or self._flying is not None or self.unfinished > 0
 
     def step(self) -> list[TokenEvent]:
-        """Run one step and return what it brought, at most one event for each sequence and step."""
+        """Run one step and return what it, or at depth 1 the one before it, brought: one event a sequence at most."""
         started_s = self._clock()
         events, self._pending = self._pending, []
-        scheduled = self.scheduler.schedule() if self.unfinished else None
+        self._admit_compiled(events)
+        scheduled = self.scheduler.schedule() if self.scheduler.unfinished else None
         if scheduled is not None:
-            output = self._execute(scheduled)
-            events += self._commit(scheduled, output)
-        elif self.unfinished:
-            self._watchdog.no_token(rows=0, state=self._state())
+            self._submit(scheduled)
+        elif self.unfinished and self._flying is None:
+            self._wait_for_grammars()
+        if self.limits.async_depth:
+            events += self._settle()
+        if scheduled is not None:
+            self.executor.sample(self._sample_input(scheduled, events))
+            self._flying = scheduled
+        if not self.limits.async_depth:
+            events += self._settle()
         self._totals.step_s += self._clock() - started_s
         return events
 
     def stats(self) -> EngineStats:
         """Counters and the state of now; see EngineStats."""
-        totals, scheduler, times = self._totals, self.scheduler, self.executor.times
-        return EngineStats(
-            **{name: getattr(totals, name) for name in ("steps", "prefill_rows", "decode_rows", "sampled_tokens")},
-            submitted=totals.submitted,
-            refused=totals.refused,
-            finished=dict(totals.finished),
-            admitted=scheduler.counts.admitted,
-            preemptions=scheduler.counts.preemptions,
-            recomputed_tokens=scheduler.counts.recomputed_tokens,
-            waiting=len(scheduler.line),
-            prefilling=scheduler.num_prefilling,
-            decoding=scheduler.num_decoding,
-            blocks_used=scheduler.blocks.num_used,
-            blocks_peak=scheduler.blocks.peak_used,
-            blocks_total=scheduler.blocks.size,
-            slots_used=scheduler.slots.num_used,
-            slots_total=scheduler.slots.size,
-            step_s=totals.step_s,
-            model_s=times.model_s,
-            sampling_s=times.sampling_s,
-            host_s=totals.step_s - times.model_s - times.sampling_s,
-        )
+        return engine_stats(self._totals, self.scheduler, self.executor.times, compiling=len(self.grammars))
 
     def close(self) -> None:
         """End every sequence and free what the executor holds."""
-        self._end(dict.fromkeys(self.scheduler.request_ids(), "abort"))
+        self._end(dict.fromkeys([*self.scheduler.request_ids(), *self.grammars.request_ids()], "abort"))
+        self._flying = None
+        self.grammars.close()
         self.executor.close()
 
-    def _execute(self, scheduled: ScheduledStep) -> StepOutput:
-        for slot, request in scheduled.admitted:
-            self.executor.admit(slot, request)
-        self.executor.submit(scheduled.step)
-        self.executor.sample(scheduled.sample)
-        return self.executor.collect()
+    def _submit(self, scheduled: ScheduledStep) -> None:
+        for admission in scheduled.admitted:
+            self.executor.admit(admission.slot, admission.request, admission.length_end)
+            self.grammars.attach(admission.slot, admission.request)
+        self.executor.submit(scheduled.plan)
 
-    def _commit(self, scheduled: ScheduledStep, output: StepOutput) -> list[TokenEvent]:
+    def _settle(self) -> list[TokenEvent]:
+        """Wait for the step in flight and book what it brought."""
+        if self._flying is None:
+            return []
+        scheduled, self._flying = self._flying, None
+        output = self.executor.collect()
         committed = self.scheduler.commit(scheduled, output)
-        self._count(scheduled, committed)
-        request_ids = self.scheduler.table.request_id[committed.slots].tolist()
-        tokens = committed.token_ids.tolist()
-        events = [TokenEvent(request_id, [token]) for request_id, token in zip(request_ids, tokens)]
+        return self._tell(scheduled, output, committed)
+
+    def _sample_input(self, scheduled: ScheduledStep, events: list[TokenEvent]) -> SampleInput:
+        """Who of a step's sequences still lives, and what their grammars allow."""
+        table, slots = self.scheduler.table, scheduled.sampled_slots
+        alive = table.epoch[slots] == scheduled.epochs[scheduled.sampled]
+        sample = SampleInput(alive=None if alive.all() else alive)
+        if self.grammars:
+            sample.masks = self.grammars.masks(slots, alive, table.drafts)
+        return sample
+
+    def _tell(self, scheduled: ScheduledStep, output: StepOutput, committed: Committed) -> list[TokenEvent]:
+        """Events of a committed step; whoever is at an end leaves."""
+        table = self.scheduler.table
+        request_ids = table.request_id[committed.slots].tolist()
+        tokens, firsts = output.token_ids.tolist(), committed.firsts.tolist()
+        lasts = (committed.firsts + committed.counts).tolist()
+        events = [TokenEvent(i, tokens[first:last]) for i, first, last in zip(request_ids, firsts, lasts)]
+        self._count(scheduled, output, committed)
         if output.logprobs:
-            for event, row in zip(events, committed.rows.tolist()):
-                event.logprobs = [output.logprobs[row]] if row in output.logprobs else None
+            for event, first, last in zip(events, firsts, lasts):
+                event.logprobs = [output.logprobs[e] for e in range(first, last) if e in output.logprobs] or None
         if output.prompt_logprobs:
-            self._prompt_progress.attach(scheduled, self.scheduler.table, output.prompt_logprobs, events)
+            self._prompt_progress.attach(scheduled, table, output.prompt_logprobs, events)
+        errors = self.grammars.advance(committed.slots, events) if self.grammars else {}
         ended = np.flatnonzero(committed.stopped | committed.full | committed.failed).tolist()
-        if ended:
-            self._mark_ends(committed, events, ended)
+        if ended or errors:
+            self._mark_ends(output, committed, events, ended, errors)
         return events
 
-    def _mark_ends(self, committed: Committed, events: list[TokenEvent], ended: list[int]) -> None:
+    def _mark_ends(
+        self,
+        output: StepOutput,
+        committed: Committed,
+        events: list[TokenEvent],
+        ended: list[int],
+        errors: dict[int, str],
+    ) -> None:
         ends: dict[int, FinishReason] = {}
-        for index in ended:
+        for index in sorted({*ended, *errors}):
             event = events[index]
-            if committed.failed[index]:
+            if index in errors:
+                event.error, event.finish_reason = errors[index], "error"
+            elif committed.failed[index]:
                 position = int(self.scheduler.table.num_tokens[committed.slots[index]])
-                event.token_ids, event.logprobs = [], None
-                why = self.executor.failures.get(int(committed.rows[index]), "the model gave NaN")
+                why = output.failures.get(int(committed.rows[index]), "the model gave NaN")
                 event.error = f"no token for position {position}: {why}"
                 event.finish_reason = "error"
             else:
@@ -206,22 +230,37 @@ class Engine:
         self._end(ends)
 
     def _end(self, ends: dict[int, FinishReason]) -> None:
-        for slot in self.scheduler.finish(list(ends)):
+        held = [request_id for request_id in ends if not self.grammars.drop(request_id)]
+        for slot in self.scheduler.finish(held):
             self.executor.release(slot)
+            self.grammars.detach(slot)
         for request_id, reason in ends.items():
             self._totals.finished[reason] += 1
             self._prompt_progress.forget(request_id)
 
-    def _count(self, scheduled: ScheduledStep, committed: Committed) -> None:
-        totals = self._totals
-        totals.steps += 1
-        totals.prefill_rows += scheduled.num_prefill_rows
-        totals.decode_rows += scheduled.step.num_rows - scheduled.num_prefill_rows
-        totals.sampled_tokens += len(committed.slots)
+    def _admit_compiled(self, events: list[TokenEvent]) -> None:
+        """Requests whose grammar is ready join the line; those whose grammar cannot be had end."""
+        for held, error in self.grammars.ready():
+            request_id = held.request.request_id
+            if error is None:
+                self.scheduler.add(held.request, held.length_end, held.stop_ids)
+            else:
+                self._totals.finished["error"] += 1
+                self._prompt_progress.forget(request_id)
+                events.append(TokenEvent(request_id, [], finish_reason="error", error=error))
+
+    def _wait_for_grammars(self) -> None:
+        if len(self.grammars):
+            self.grammars.wait()
+        else:
+            self._watchdog.no_token(rows=0, state=self._state())
+
+    def _count(self, scheduled: ScheduledStep, output: StepOutput, committed: Committed) -> None:
+        self._totals.add_step(scheduled, output, committed)
         if len(committed.slots):
             self._watchdog.progress()
         else:
-            self._watchdog.no_token(rows=scheduled.step.num_rows, state=self._state())
+            self._watchdog.no_token(rows=output.num_rows, state=self._state())
 
     def _state(self) -> str:
         scheduler = self.scheduler

@@ -1,4 +1,4 @@
-"""Runs steps in this process: model, caches and sampler on the CPU.
+"""Runs steps in this process: model, caches, verifier and drafter on the CPU.
 
 The intra-op thread count is the plan's, because it is part of the numerics. torch keeps it per process and OpenMP per calling
 thread, so it is set anew whenever a step finds another one: two executors with different counts may take turns.
@@ -12,12 +12,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from deepinfer.engine.decode_state import DecodeState, Resolved
+from deepinfer.engine.drafting import DraftChooser
+from deepinfer.engine.live_rows import expand, live_rows
 from deepinfer.engine.stats import ExecutorTimes
-from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepInput, StepOutput, TokenLogprobs
+from deepinfer.interfaces import (
+    Drafter,
+    Drafts,
+    Request,
+    SampleInput,
+    SamplingParams,
+    StepInput,
+    StepOutput,
+    StepPlan,
+    TokenLogprobs,
+    Verified,
+    Verifier,
+    VerifyRows,
+)
 
 if TYPE_CHECKING:
     from deepinfer.model.cache_storage import ModelCache
     from deepinfer.model.v41 import V41Model
+    from deepinfer.sampling.grammar.desk import GrammarDesk
     from deepinfer.sampling.sampler import Sampler
 
 PROMPT_ROWS = 128  # rows of logits held at once for prompt log probabilities: 66 MB at a vocabulary of 129,280
@@ -26,36 +43,69 @@ PROMPT_ROWS = 128  # rows of logits held at once for prompt log probabilities: 6
 class LocalExecutor:
     """Owns what it is given; `collect` gives the results of the step that was sampled last."""
 
-    def __init__(self, model: V41Model, cache: ModelCache, sampler: Sampler, *, threads: int) -> None:
-        self.model, self.cache, self.sampler, self.threads = model, cache, sampler, threads
+    def __init__(
+        self,
+        model: V41Model,
+        cache: ModelCache,
+        sampler: Sampler,
+        verifier: Verifier,
+        state: DecodeState,
+        *,
+        drafter: Drafter | None = None,
+        grammar: GrammarDesk | None = None,
+        threads: int,
+    ) -> None:
+        self.model, self.cache, self.sampler, self.verifier, self.state = model, cache, sampler, verifier, state
+        self.drafter, self.grammar, self.threads = drafter, grammar, threads
         self.times = ExecutorTimes()
-        self.failures: dict[int, str] = {}
         self._prompt_wanted: dict[int, int] = {}  # slot → prompt tokens, where their log probabilities are asked for
-        self._step: StepInput | None = None
+        self._plan: StepPlan | None = None
+        self._resolved: Resolved | None = None
         self._hidden_TD: torch.Tensor | None = None
+        self._forward_s = 0.0
         self._output: StepOutput | None = None
 
-    def submit(self, step: StepInput) -> None:
-        assert self._step is None, "the step before this one was not sampled"
+    def submit(self, plan: StepPlan) -> None:
+        assert self._plan is None, "the step before this one was not sampled"
         self._use_threads()
         started_s = time.perf_counter()
-        self._step, self._hidden_TD = step, self.model.forward(step, self.cache)
-        self.times.model_s += time.perf_counter() - started_s
+        self._plan, self._resolved = plan, self.state.resolve(plan)
+        step = self._resolved.step
+        if self.drafter is not None and self.drafter.needs_features:
+            self._hidden_TD, features_TF = self.model.forward_with_features(step, self.cache)
+            through_s = time.perf_counter()
+            self.drafter.observe(step, features_TF)
+            self.times.drafting_s += time.perf_counter() - through_s
+        else:
+            self._hidden_TD = self.model.forward(step, self.cache)
+            through_s = time.perf_counter()
+        self.times.model_s += through_s - started_s
+        self._forward_s = time.perf_counter() - started_s
 
     @torch.inference_mode()
     def sample(self, sample: SampleInput) -> None:
-        assert self._step is not None and self._hidden_TD is not None, "there is no step to sample"
+        plan, resolved = self._plan, self._resolved
+        assert plan is not None and resolved is not None and self._hidden_TD is not None, "there is no step to sample"
         self._use_threads()
         started_s = time.perf_counter()
-        logits_RV = self.model.logits(self._hidden_TD[torch.from_numpy(self._step.sample_rows)])
+        rows, sample_rows = live_rows(resolved, sample)
+        logits_RV = self.model.logits(self._hidden_TD[torch.from_numpy(sample_rows)])
         through_s = time.perf_counter()
-        self._output = self.sampler.sample(logits_RV, sample)
-        self.failures = dict(self.sampler.failures)
-        if self._prompt_wanted:
-            self._output.prompt_logprobs = self._prompt_logprobs(self._step, self._hidden_TD)
         self.times.model_s += through_s - started_s
-        self.times.sampling_s += time.perf_counter() - through_s
-        self._step = self._hidden_TD = None
+        verified = self.verifier.verify(logits_RV, rows)
+        self.state.append(rows.slots, verified.token_ids, verified.counts)
+        output = expand(verified, sample.alive, resolved.num_checked)
+        if self._prompt_wanted:
+            output.prompt_logprobs = self._prompt_logprobs(resolved.step, self._hidden_TD)
+        chosen_s = time.perf_counter()
+        self.times.sampling_s += chosen_s - through_s
+        if plan.draft and self.drafter is not None:
+            output.drafts = self._draft(rows, verified, sample.alive)
+            self.times.drafting_s += time.perf_counter() - chosen_s
+        output.num_rows = resolved.step.num_rows
+        output.device_s = self._forward_s + time.perf_counter() - started_s
+        self._output = output
+        self._plan = self._resolved = self._hidden_TD = None
 
     def collect(self) -> StepOutput:
         output, self._output = self._output, None
@@ -65,7 +115,8 @@ class LocalExecutor:
     def prepare(self, params: SamplingParams) -> None:
         self.sampler.prepare(params)
 
-    def admit(self, slot: int, request: Request) -> None:
+    def admit(self, slot: int, request: Request, length_end: int) -> None:
+        self.state.admit(slot, request.prompt_ids, length_end)
         self.sampler.admit(slot, request)
         if request.params.prompt_logprobs is not None:
             self._prompt_wanted[slot] = len(request.prompt_ids)
@@ -80,8 +131,29 @@ class LocalExecutor:
 
     def close(self) -> None:
         """Drop the model and the caches; nothing can be run afterwards."""
-        self._step = self._hidden_TD = self._output = None
-        del self.model, self.cache, self.sampler
+        self._plan = self._resolved = self._hidden_TD = self._output = self.drafter = None
+        del self.model, self.cache, self.sampler, self.verifier
+
+    def _draft(self, rows: VerifyRows, verified: Verified, alive: np.ndarray | None) -> Drafts:
+        """Drafts for all sampled sequences of the step; none for those that are at an end."""
+        assert self.drafter is not None
+        going = (verified.counts > 0) & ~verified.failed & self.state.wants_drafts(rows.slots)
+        number = len(rows.slots) if alive is None else len(alive)
+        drafts = Drafts(
+            np.full((number, self.state.depth), -1, dtype=np.int64),
+            np.zeros((number, self.state.depth), dtype=np.float32),
+        )
+        if not going.any():
+            return drafts
+        slots = rows.slots[going]
+        chooser = DraftChooser(self.verifier, self.state, self.grammar, slots, verified, np.flatnonzero(going))
+        made = self.drafter.draft(
+            slots, self.state.tokens_NL, self.state.num_tokens[slots], self.state.pad, chooser.choose
+        )
+        self.state.keep_drafts(slots, made)
+        places = np.flatnonzero(going if alive is None else _spread(going, alive))
+        drafts.token_ids[places], drafts.confidence[places] = made.token_ids, made.confidence
+        return drafts
 
     def _prompt_logprobs(self, step: StepInput, hidden_TD: torch.Tensor) -> dict[int, list[TokenLogprobs]]:
         """Sequence of the step → log probabilities of the prompt tokens that its rows predict."""
@@ -104,3 +176,10 @@ class LocalExecutor:
     def _use_threads(self) -> None:
         if torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
+
+
+def _spread(going: np.ndarray, alive: np.ndarray) -> np.ndarray:
+    """bool [R] of all sampled sequences from one of the living."""
+    spread = np.zeros(len(alive), dtype=bool)
+    spread[alive] = going
+    return spread

@@ -12,6 +12,9 @@ import numpy as np
 from deepinfer.interfaces import SamplingParams
 
 
+OPTIONAL = ("eos_token_ids", "watchdog_s", "async_depth", "draft_depth", "replay_keep")  # fields that may be zero or empty
+
+
 class RequestRefused(ValueError):
     """A request that this engine can never serve; the message has the numbers."""
 
@@ -29,12 +32,15 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     block_tokens: int = 128
     eos_token_ids: tuple[int, ...] = ()
     watchdog_s: float = 60.0  # 0 turns it off
+    async_depth: int = 0  # steps that are scheduled ahead of their predecessor's results
+    draft_depth: int = 0  # drafts of a sequence at a time; 0: nothing is drafted
+    replay_keep: int = 0  # last tokens of a prompt that the later layers see; 0: all
 
     def __post_init__(self) -> None:
         problems = [
             f"{name}={getattr(self, name)} must be at least 1"
             for name in self.__struct_fields__
-            if name not in ("eos_token_ids", "watchdog_s") and getattr(self, name) < 1
+            if name not in OPTIONAL and getattr(self, name) < 1
         ]
         if self.max_num_batched_tokens < self.max_num_seqs:
             problems.append(

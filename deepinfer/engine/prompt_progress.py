@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deepinfer.engine.events import TokenEvent
-from deepinfer.engine.flat_step import ScheduledStep
+from deepinfer.engine.step_plan import ScheduledStep
 from deepinfer.engine.sequences import SequenceTable
 from deepinfer.interfaces import TokenLogprobs
 
@@ -33,11 +33,11 @@ class PromptProgress:
         """
         by_id = {event.request_id: event for event in events}
         for sequence, rows in computed.items():
-            slot = scheduled.slots[sequence]
+            slot = scheduled.plan.slots[sequence]
             request_id = int(table.request_id[slot])
             if table.epoch[slot] != scheduled.epochs[sequence] or request_id not in self._delivered:
                 continue
-            start = int(scheduled.step.positions[scheduled.step.row_starts[sequence]])
+            start = int(scheduled.plan.chunk_starts[sequence - scheduled.plan.num_decode])
             new = rows[self._delivered[request_id] - start :] if self._delivered[request_id] > start else rows
             if not new:
                 continue

@@ -2,17 +2,19 @@
 
 Rules, in the order in which they are applied to every step:
 
-1. Every running answer gets its one row. One that needs a block when none is free takes the blocks of a victim: the lowest
-   priority, among those the newest; possibly its own. The oldest request of the highest priority is never a victim of
-   others, and any single request fits alone (`limits.max_total_tokens`), so something always moves.
+1. Every running answer gets its row, and room for the drafts that it may check. One that needs a block when none is free takes
+   the blocks of a victim: the lowest priority, among those the newest; possibly its own. The oldest request of the highest
+   priority is never a victim of others, and any single request fits alone (`limits.max_total_tokens`), so something always
+   moves.
 2. Prompts go on where they stopped, oldest first, then new ones are admitted: by priority, then in order of submission, never
    past one that does not fit yet. While answers run, at most `max_prefill_tokens` prompt rows join a step.
 3. An admitted sequence gets all blocks of its known tokens at once. A preempted one keeps its slot, its tokens and its
    sampling state and loses its blocks; its tokens, generated ones included, are computed again when it returns.
+4. Drafts fill what is left of the step, as many as `lengths` finds worth checking.
 
-`schedule` advances the lengths as if the step had happened, `commit` books its results; between them lie the executor's
-submit, sample and collect. Results of sequences that lost their place meanwhile are dropped (epochs), so that a second step
-may be scheduled before the first is committed.
+`schedule` may be called again before the step it gave is committed (async_depth 1). Then lengths are bounds: a sequence with
+steps in flight (`pending`) has one token more for each of them at least, and one and all drafts more at most. `commit` books
+what really came; results of sequences that lost their place meanwhile are dropped (epochs).
 """
 
 from __future__ import annotations
@@ -23,26 +25,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepinfer.cache.block_pool import IndexPool
-from deepinfer.engine.flat_step import ScheduledStep, mixed_step
+from deepinfer.engine.booking import Committed, book
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.engine.sequences import DECODE, PREEMPTED, PREFILL, SequenceTable
+from deepinfer.engine.step_plan import Admission, ScheduledStep, make_step
 from deepinfer.engine.waiting import NO_SLOT, Entry, WaitingLine
-from deepinfer.interfaces import Request, StepOutput
+from deepinfer.interfaces import Request, StepOutput, VerifyLengths
 
 MARGIN_TOKENS = 16  # a running answer this close to its next block counts as needing it when others are admitted
 _NOBODY = np.zeros(0, dtype=np.int64)
-
-
-@dataclass(slots=True)
-class Committed:
-    """Results of a step that count, one entry for each sampled sequence that still holds its place."""
-
-    slots: np.ndarray  # int64
-    rows: np.ndarray  # int64; the row of the step's output
-    token_ids: np.ndarray  # int64
-    failed: np.ndarray  # bool: no token
-    stopped: np.ndarray  # bool: the token is a stop id of the sequence
-    full: np.ndarray  # bool: the sequence has all its tokens
 
 
 @dataclass(slots=True)
@@ -52,26 +43,37 @@ class Counts:
     admitted: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0
+    dropped_results: int = 0  # of sequences that lost their place while a step of theirs was in flight
 
 
 class Scheduler:
     """Owns the blocks, the slots, the waiting line and the table of sequences."""
 
     def __init__(
-        self, limits: EngineLimits, *, on_freed: Callable[[np.ndarray, int], None] = lambda blocks, slot: None
+        self,
+        limits: EngineLimits,
+        *,
+        lengths: VerifyLengths | None = None,
+        on_freed: Callable[[np.ndarray, int], None] = lambda blocks, slot: None,
     ) -> None:
-        """`on_freed(blocks, slot)` hears of all that a sequence gives back, before anyone else can own it."""
+        """`lengths` decides how many drafts are checked, where anything is drafted.
+
+        `on_freed(blocks, slot)` hears of all that a sequence gives back, before anyone else can own it.
+        """
+        assert (lengths is not None) == (limits.draft_depth > 0), "drafts need someone who says how many are checked"
         self.limits = limits
         self.table = SequenceTable(limits)
         self.blocks = IndexPool(limits.num_blocks)
         self.slots = IndexPool(limits.max_num_seqs)
         self.line = WaitingLine()
         self.counts = Counts()
+        self._lengths = lengths
         self._on_freed = on_freed
         self._entries: dict[int, Entry] = {}
         self._decoding = _NOBODY  # slots in order of their first token; replaced, never written to
         self._prefilling: list[int] = []  # slots in order of admission
         self._num_submitted = 0
+        self._drafted = False  # whether the last step leaves drafts behind
 
     @property
     def unfinished(self) -> int:
@@ -116,47 +118,61 @@ class Scheduler:
         return list(self._entries)
 
     def schedule(self) -> ScheduledStep | None:
-        """The next step, or None where nothing can run."""
+        """The next step, or None where nothing can run before a step in flight is committed."""
         preempted = self.counts.preemptions
         self._grow()
-        room = self.limits.max_num_batched_tokens - len(self._decoding)
-        if len(self._decoding):
-            room = min(room, self.limits.max_prefill_tokens)
-        admitted: list[tuple[int, Request]] = []
+        decode = self._runnable()
+        room = self.limits.max_num_batched_tokens - len(decode)
+        chunk_room = min(room, self.limits.max_prefill_tokens) if len(decode) else room
+        admitted: list[Admission] = []
         chunks: list[tuple[int, int]] = []
         if self._prefilling or self.line:
             may_admit = self.counts.preemptions == preempted
-            chunks = self._fill(room, admitted, may_admit)
-        if not chunks and not len(self._decoding):
+            chunks = self._fill(chunk_room, admitted, may_admit)
+        if not chunks and not len(decode):
             return None
-        scheduled = mixed_step(self.table, self._decoding, chunks, admitted)
-        self._advance(chunks)
+        scheduled = make_step(self.table, decode, chunks, admitted)
+        self._plan_drafts(scheduled, room)
+        self._advance(scheduled, chunks)
         return scheduled
 
     def commit(self, scheduled: ScheduledStep, output: StepOutput) -> Committed:
         """Append the tokens of a step to its sequences and say which of them are at an end. The caller then finishes those."""
-        table = self.table
-        slots, token_ids, failed = scheduled.sample.slots, output.token_ids, output.failed
-        assert len(token_ids) == len(failed) == len(slots), "the executor must answer row for row"
-        rows = np.arange(len(slots))
-        epochs = scheduled.epochs if len(scheduled.epochs) == len(slots) else scheduled.epochs[scheduled.sampled]
-        alive = table.epoch[slots] == epochs
-        if not alive.all():
-            rows = np.flatnonzero(alive)
-            slots, token_ids, failed = slots[rows], token_ids[rows], failed[rows]
-        ends = table.num_tokens[slots]
-        table.flat_tokens[slots * table.stride + (ends + table.pad)] = np.where(failed, 0, token_ids)
-        ends += ~failed
-        table.num_tokens[slots] = ends
-        stopped = (table.stop_ids[slots] == token_ids[:, None]).any(axis=1)
-        stopped &= ends > table.stop_from[slots]
-        stopped &= ~failed
-        return Committed(slots, rows, token_ids, failed, stopped, ends >= table.length_end[slots])
+        committed = book(self.table, scheduled, output)
+        self.counts.dropped_results += len(scheduled.sampled) - len(committed.slots)
+        if self._lengths is not None:
+            self._lengths.observe(
+                num_sequences=scheduled.plan.num_decode,
+                num_rows=output.num_rows,
+                num_tokens=int(output.counts.sum()),
+                drafted=scheduled.plan.draft,
+                device_s=output.device_s,
+            )
+        return committed
 
-    def _advance(self, chunks: list[tuple[int, int]]) -> None:
-        """Book the rows of a step as computed; sequences whose prompt is through join the running answers."""
+    def _runnable(self) -> np.ndarray:
+        """Running answers that do not end for length with what is in flight already."""
+        table, decoding = self.table, self._decoding
+        if not self.limits.async_depth or not len(decoding):
+            return decoding
+        return decoding[table.num_tokens[decoding] + table.pending[decoding] < table.length_end[decoding]]
+
+    def _plan_drafts(self, scheduled: ScheduledStep, room: int) -> None:
+        """How many drafts the step checks, and whether it makes new ones."""
+        plan = scheduled.plan
+        if self._lengths is None:
+            return
+        decode = plan.slots[: plan.num_decode]
+        age = 0 if self.limits.async_depth else 1  # the newest that a step may know is two steps old
+        confidence = self.table.confidence[age, decode]
+        wanted, plan.draft = self._lengths.budget(confidence, plan.num_chunk_rows)
+        plan.num_drafts = max(0, min(wanted, room - plan.num_chunk_rows)) if self._drafted else 0
+        self._drafted = plan.draft
+
+    def _advance(self, scheduled: ScheduledStep, chunks: list[tuple[int, int]]) -> None:
+        """Book the rows of a step as on their way; sequences whose prompt is through join the running answers."""
         table = self.table
-        table.num_computed[self._decoding] += 1
+        table.pending[scheduled.sampled_slots] += 1
         through = []
         for slot, num_rows in chunks:
             table.num_computed[slot] += num_rows
@@ -168,23 +184,36 @@ class Scheduler:
             self._decoding = np.concatenate([self._decoding, np.array(through, dtype=np.int64)])
 
     def _grow(self) -> None:
-        """Every running answer gets the block of its next row, at others' cost where none is free."""
+        """Every running answer gets the blocks of the rows it may have in this step, at others' cost where none is free."""
         table, decoding = self.table, self._decoding
-        lacking = decoding[table.num_tokens[decoding] > table.capacity_tokens[decoding]]
+        if not len(decoding):
+            return
+        lacking = decoding[self._reach(decoding) > table.capacity_tokens[decoding]]
         if not len(lacking):
             return
-        if len(lacking) <= self.blocks.num_free:
+        missing = self._blocks_missing(lacking)
+        if missing.max() == 1 and len(lacking) <= self.blocks.num_free:
             table.block_tables[lacking, table.num_blocks[lacking]] = self.blocks.allocate(len(lacking))
             table.num_blocks[lacking] += 1
             table.capacity_tokens[lacking] += self.limits.block_tokens
             return
         for slot in self._best_first(lacking):
-            while table.stage[slot] == DECODE and not self.blocks.num_free:
+            missing = int(self._blocks_missing(np.array([slot]))[0])
+            while table.stage[slot] == DECODE and self.blocks.num_free < missing:
                 self._preempt(self._victim())
             if table.stage[slot] == DECODE:
-                table.give_blocks(slot, self.blocks.allocate(1), self.limits.block_tokens)
+                table.give_blocks(slot, self.blocks.allocate(missing), self.limits.block_tokens)
 
-    def _fill(self, room: int, admitted: list[tuple[int, Request]], may_admit: bool) -> list[tuple[int, int]]:
+    def _reach(self, slots: np.ndarray) -> np.ndarray:
+        """Tokens that may be in the caches of `slots` after the next step: an upper bound."""
+        table, depth = self.table, self.limits.draft_depth
+        reach = table.num_tokens[slots] + table.pending[slots] * (1 + depth) + depth
+        return np.minimum(reach, table.length_end[slots] - 1)
+
+    def _blocks_missing(self, slots: np.ndarray) -> np.ndarray:
+        return -(-self._reach(slots) // self.limits.block_tokens) - self.table.num_blocks[slots]
+
+    def _fill(self, room: int, admitted: list[Admission], may_admit: bool) -> list[tuple[int, int]]:
         """Chunks (slot, rows) of at most `room` rows in all; admits while rows, slots and blocks last."""
         chunks: list[tuple[int, int]] = []
         for slot in self._prefilling:
@@ -197,12 +226,12 @@ class Scheduler:
             newcomer = self._admit_first(admitted)
             if newcomer is None:
                 break
-            num_rows = min(room, int(self.table.num_tokens[newcomer]))
+            num_rows = min(room, int(self.table.num_tokens[newcomer] - self.table.num_computed[newcomer]))
             chunks.append((newcomer, num_rows))
             room -= num_rows
         return chunks
 
-    def _admit_first(self, admitted: list[tuple[int, Request]]) -> int | None:
+    def _admit_first(self, admitted: list[Admission]) -> int | None:
         """The head of the line gets its slot and blocks, or None where it has to wait."""
         table, entry = self.table, self.line.first()
         if entry is None or (entry.slot == NO_SLOT and not self.slots.num_free):
@@ -216,7 +245,7 @@ class Scheduler:
         if not resumed:
             entry.slot = int(self.slots.allocate(1)[0])
             table.enter(entry.slot, entry.request, entry.arrival, entry.length_end, entry.stop_ids)
-            admitted.append((entry.slot, entry.request))
+            admitted.append(Admission(entry.slot, entry.request, entry.length_end))
             self.counts.admitted += 1
         table.give_blocks(entry.slot, self.blocks.allocate(num_blocks), self.limits.block_tokens)
         table.stage[entry.slot] = PREFILL
@@ -226,7 +255,8 @@ class Scheduler:
     def _margin(self) -> int:
         """Blocks to leave free at an admission: running answers will take them within the next few steps."""
         table, decoding = self.table, self._decoding
-        return int((table.num_tokens[decoding] + MARGIN_TOKENS > table.capacity_tokens[decoding]).sum())
+        ahead = MARGIN_TOKENS + self.limits.draft_depth
+        return int((table.num_tokens[decoding] + ahead > table.capacity_tokens[decoding]).sum())
 
     def _best_first(self, slots: np.ndarray) -> list[int]:
         order = np.lexsort((self.table.arrival[slots], -self.table.priority[slots]))
@@ -241,7 +271,7 @@ class Scheduler:
         self.counts.recomputed_tokens += int(table.num_computed[slot])
         self._on_freed(self.blocks.release(table.take_blocks(slot)), slot)
         table.stage[slot] = PREEMPTED
-        table.epoch[slot] += 1
+        table.lose_place(slot)
         self._drop_stood_down()
         self.line.push(self._entries[int(table.request_id[slot])])
 

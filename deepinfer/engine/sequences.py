@@ -1,6 +1,6 @@
 """State of the sequences that hold a slot: NumPy arrays indexed by slot, so that a step touches no Python object per sequence.
 
-N slots · L tokens a sequence may have · G n-gram columns · B blocks a sequence may own · K stop ids.
+N slots · L tokens a sequence may have · G n-gram columns · B blocks a sequence may own · K drafts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class SequenceTable:
 
     def __init__(self, limits: EngineLimits) -> None:
         slots = limits.max_num_seqs
+        self._replay_keep = limits.replay_keep
         self.pad = limits.ngram_size - 1  # columns of -1 before position 0: n-grams need no special case at the start
         self.stride = self.pad + limits.max_model_len
         self.tokens = np.zeros((slots, self.stride), dtype=np.int32)
@@ -28,11 +29,17 @@ class SequenceTable:
         self.num_blocks = np.zeros(slots, dtype=np.int64)
         self.capacity_tokens = np.zeros(slots, dtype=np.int64)  # num_blocks in tokens
         self.num_tokens = np.zeros(slots, dtype=np.int64)  # known: prompt and what was generated
-        self.num_computed = np.zeros(slots, dtype=np.int64)  # of them in the caches, or on their way in
+        self.num_computed = np.zeros(slots, dtype=np.int64)  # of them in the caches; of a prompt also what is on its way in
+        self.pending = np.zeros(slots, dtype=np.int64)  # steps in flight that give the sequence tokens
+        self.window_from = np.zeros(slots, dtype=np.int64)  # see StepPlan
+        self.upper_from = np.zeros(slots, dtype=np.int64)
+        self.write_from = np.zeros(slots, dtype=np.int64)
+        self.confidence = np.full((2, slots, limits.draft_depth), np.nan, dtype=np.float32)  # of the last two steps, newest first
         self.num_prompt = np.zeros(slots, dtype=np.int64)
         self.length_end = np.zeros(slots, dtype=np.int64)  # num_tokens at which the sequence ends for length
         self.stop_from = np.zeros(slots, dtype=np.int64)  # stop ids count once num_tokens is beyond this
         self.stop_ids = np.full((slots, 1), NO_ID, dtype=np.int64)
+        self.drafts = np.full((slots, limits.draft_depth), NO_ID, dtype=np.int64)  # of the last step
         self.priority = np.zeros(slots, dtype=np.int64)
         self.arrival = np.zeros(slots, dtype=np.int64)  # running number of submission
         self.request_id = np.full(slots, NO_ID, dtype=np.int64)
@@ -46,7 +53,11 @@ class SequenceTable:
         prompt = request.prompt_ids
         self.tokens[slot, self.pad : self.pad + len(prompt)] = prompt
         self.num_tokens[slot] = self.num_prompt[slot] = len(prompt)
-        self.num_computed[slot] = 0
+        self.num_computed[slot] = self.pending[slot] = 0
+        self.window_from[slot] = self.write_from[slot] = 0
+        self.upper_from[slot] = max(0, len(prompt) - self._replay_keep) if self._replay_keep else 0
+        self.confidence[:, slot] = np.nan
+        self.drafts[slot] = NO_ID
         self.length_end[slot] = length_end
         self.stop_from[slot] = len(prompt) + request.params.min_tokens
         if len(stop_ids) > self.stop_ids.shape[1]:
@@ -61,7 +72,18 @@ class SequenceTable:
     def leave(self, slot: int) -> None:
         self.stage[slot] = FREE
         self.request_id[slot] = NO_ID
+        self.lose_place(slot)
+
+    def lose_place(self, slot: int) -> None:
+        """Whatever is in flight for `slot` will be dropped when it comes."""
         self.epoch[slot] += 1
+        self.pending[slot] = 0
+
+    def remember(self, slots: np.ndarray, drafts: np.ndarray, confidence: np.ndarray) -> None:
+        """Drafts and their confidences [.., K] as a step made them for `slots`."""
+        self.drafts[slots] = drafts
+        self.confidence[1, slots] = self.confidence[0, slots]
+        self.confidence[0, slots] = confidence
 
     def give_blocks(self, slot: int, ids: np.ndarray, block_tokens: int) -> None:
         have = int(self.num_blocks[slot])

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    from deepinfer.engine.booking import Committed
+    from deepinfer.engine.scheduler import Scheduler
+    from deepinfer.engine.step_plan import ScheduledStep
+    from deepinfer.interfaces import StepOutput
 
 
 @dataclass(slots=True)
 class ExecutorTimes:
-    """Seconds inside the executor so far: the model's forward pass and logits, and the sampler."""
+    """Seconds inside the executor so far: the model's forward pass and logits, the sampler with its verifier, the drafter."""
 
     model_s: float = 0.0
     sampling_s: float = 0.0
+    drafting_s: float = 0.0
 
 
 @dataclass(slots=True)
 class Totals:
     """Running totals of the loop."""
 
+    draft_depth: int = 0
     steps: int = 0
     prefill_rows: int = 0
     decode_rows: int = 0
@@ -27,13 +37,38 @@ class Totals:
     refused: int = 0
     finished: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0, "abort": 0, "error": 0})
     step_s: float = 0.0
+    verify_rounds: int = 0
+    checked_at: np.ndarray = field(init=False)  # int64 [K]
+    accepted_at: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.checked_at = np.zeros(self.draft_depth, dtype=np.int64)
+        self.accepted_at = np.zeros(self.draft_depth, dtype=np.int64)
+
+    def add_step(self, scheduled: ScheduledStep, output: StepOutput, committed: Committed) -> None:
+        self.steps += 1
+        self.prefill_rows += scheduled.plan.num_chunk_rows
+        self.decode_rows += output.num_rows - scheduled.plan.num_chunk_rows
+        self.sampled_tokens += int(committed.counts.sum())
+        if output.num_checked is None:
+            return
+        rows = committed.rows[output.num_checked[committed.rows] > 0]
+        if not len(rows):
+            return
+        accepted = output.counts[rows] - ~output.failed[rows]
+        self.verify_rounds += len(rows)
+        depth = self.draft_depth
+        self.checked_at += np.bincount(output.num_checked[rows], minlength=depth + 1)[::-1].cumsum()[::-1][1:]
+        self.accepted_at += np.bincount(accepted, minlength=depth + 1)[::-1].cumsum()[::-1][1:]
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Totals since the engine was built, and its state now. Times are seconds.
 
-    `step_s` = `model_s` + `sampling_s` + `host_s`: the last is scheduling, booking and everything else on the host.
-    `decode_rows` are rows of running answers; rows computed again after a preemption are among `prefill_rows`.
+    `step_s` = `model_s` + `sampling_s` + `drafting_s` + `host_s` at async_depth 0: the last is scheduling, booking and
+    everything else on the host. At depth 1 they overlap, and `host_s` is what the loop spent beyond the device's work.
+    `decode_rows` are rows of running answers, drafts among them; rows computed again after a preemption are among
+    `prefill_rows`. Of the drafts checked at a depth (1 first), `accepted_at` were accepted with all before them.
     """
 
     steps: int
@@ -45,8 +80,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     preemptions: int
     recomputed_tokens: int
+    dropped_results: int
     finished: dict[str, int]
     waiting: int
+    compiling: int
     prefilling: int
     decoding: int
     blocks_used: int
@@ -54,7 +91,47 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     blocks_total: int
     slots_used: int
     slots_total: int
+    verify_rounds: int
+    checked_at: list[int]
+    accepted_at: list[int]
     step_s: float
     model_s: float
     sampling_s: float
+    drafting_s: float
     host_s: float
+
+    @property
+    def accepted_length(self) -> float | None:
+        """Mean tokens of a round with drafts, the bonus token included; None where nothing was checked."""
+        return 1 + sum(self.accepted_at) / self.verify_rounds if self.verify_rounds else None
+
+
+def engine_stats(totals: Totals, scheduler: Scheduler, times: ExecutorTimes, *, compiling: int) -> EngineStats:
+    """The counters of an engine's parts as one record."""
+    return EngineStats(
+        **{name: getattr(totals, name) for name in ("steps", "prefill_rows", "decode_rows", "sampled_tokens")},
+        submitted=totals.submitted,
+        refused=totals.refused,
+        finished=dict(totals.finished),
+        admitted=scheduler.counts.admitted,
+        preemptions=scheduler.counts.preemptions,
+        recomputed_tokens=scheduler.counts.recomputed_tokens,
+        dropped_results=scheduler.counts.dropped_results,
+        waiting=len(scheduler.line),
+        compiling=compiling,
+        prefilling=scheduler.num_prefilling,
+        decoding=scheduler.num_decoding,
+        blocks_used=scheduler.blocks.num_used,
+        blocks_peak=scheduler.blocks.peak_used,
+        blocks_total=scheduler.blocks.size,
+        slots_used=scheduler.slots.num_used,
+        slots_total=scheduler.slots.size,
+        verify_rounds=totals.verify_rounds,
+        checked_at=totals.checked_at.tolist(),
+        accepted_at=totals.accepted_at.tolist(),
+        step_s=totals.step_s,
+        model_s=times.model_s,
+        sampling_s=times.sampling_s,
+        drafting_s=times.drafting_s,
+        host_s=totals.step_s - times.model_s - times.sampling_s - times.drafting_s,
+    )

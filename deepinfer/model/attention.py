@@ -65,6 +65,11 @@ class Attention:
         low = self.ops.grouped_linear(turned.reshape(turned.shape[0], self.config.o_groups, -1), self.weights.wo_a_GRK)
         return self.ops.linear(self.quantise(low), self.weights.wo_b_DR)
 
+    def compress_all(self, x_TD: Tensor, rows: StepRows, cache: ModelCache) -> None:
+        """Store the keys of every row's entries, for a step of which only some rows go on through this layer."""
+        assert self.weights.raw_ND is not None
+        self.compress(self.ops.linear(x_TD, self.weights.raw_ND), rows, cache)
+
     def compress(self, raw: Tensor, rows: StepRows, cache: ModelCache) -> None:
         """Store the main and index keys of every entry that this step completes."""
         ops, w, c = self.ops, self.weights, self.config
@@ -89,24 +94,24 @@ class Attention:
         waiting = self.ops.read_rows("plain", tail, pairs.tail_outer_E, pairs.tail_inner_E, tail.dtype)
         first = torch.where(pairs.from_tail_E.unsqueeze(1), waiting, halves[pairs.partner_E])
         both = torch.stack((first, halves[rows.entries[2].rows_E]), dim=1)
-        self.ops.write_rows("plain", tail, pairs.write_outer_T, pairs.write_inner_T, halves[pairs.write_T])
+        self.ops.write_rows("plain", tail, pairs.writes.outer_T, pairs.writes.inner_T, halves[pairs.writes.rows_T])
         return self.ops.pool_pairs(both[..., :head_dim], both[..., head_dim:]).to(raw.dtype)
 
     def attend(self, q_THK: Tensor, key_TK: Tensor, rows: StepRows, cache: ModelCache, selector: Selector) -> Tensor:
         """[T, H, K] before the inverse rotation. Long chunks read the ring before this step overwrites it, others after."""
         ring, kind = cache.rings[self.layer], cache.kind("window")
-        older = [self.ops.read_rows(kind, ring, k.outer_W, k.inner_W, cache.dtype) for k in rows.chunks]
-        self.ops.write_rows(kind, ring, rows.write_outer_T, rows.write_inner_T, key_TK[rows.write_T])
+        near, chunks = rows.windows.ring_rows, rows.windows.chunks
+        older = [self.ops.read_rows(kind, ring, k.outer_W, k.inner_W, cache.dtype) for k in chunks]
+        self.ops.write_rows(kind, ring, rows.ring.outer_T, rows.ring.inner_T, key_TK[rows.ring.rows_T])
         out_THK = torch.empty_like(q_THK)
         slot_bytes = self.config.head_dim * cache.dtype.itemsize
         row_bytes = slot_bytes * (self.config.sliding_window + (self.config.index_topk if self.compressed else 0))
-        if rows.ring_rows is not None:
-            near = rows.ring_rows
+        if near is not None:
             for block in row_blocks(near.mask_TW.shape[0], row_bytes, KEY_BYTES):
                 at = rows_of(near.rows_T, block)
                 window = self.ops.read_rows(kind, ring, near.outer_TW[block], near.inner_TW[block], cache.dtype)
                 out_THK[at] = self.attend_rows(q_THK[at], window, near.mask_TW[block], at, selector)
-        for chunk, old_WK in zip(rows.chunks, older):
+        for chunk, old_WK in zip(chunks, older):
             keys_XK = torch.cat((old_WK, self.quantise_window(key_TK[chunk.start : chunk.end])))
             for block in row_blocks(chunk.end - chunk.start, row_bytes, KEY_BYTES):
                 window = sliding(keys_XK, block, self.config.sliding_window)

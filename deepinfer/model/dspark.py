@@ -7,7 +7,7 @@ the other slots hold a noise token. Slot i proposes the token at position t + 2 
 Legend: S sequences · Q slots of a block · N streams · D hidden · H heads · K head dim · W window · F features · V vocabulary.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,23 +15,27 @@ from torch import Tensor
 
 from deepinfer.arch.cache import Numerics
 from deepinfer.arch.config import V41Config
-from deepinfer.model.attention import Attention
+from deepinfer.model.attention import KEY_BYTES, Attention
 from deepinfer.model.layer import Experts, Site
 from deepinfer.model.layer_weights import LayerWeights, WeightSource, draft_layer
 from deepinfer.model.rope import RopeTable, inverse_frequencies
+from deepinfer.model.selection import row_blocks
 from deepinfer.ops import Ops
+
+WindowReader = Callable[[slice], Tensor]  # some of the S sequences → their keys [·, W, K] of one draft layer
 
 
 @dataclass(frozen=True)
-class Drafts:
-    """`tokens_SQ` int64; `logits_SQV` they were chosen from; `confidence_SQ` in each slot's acceptance, before the sigmoid."""
+class BlockDrafts:
+    """`tokens_SQ` int64, -1 from where nothing was chosen; `logits_SQV` they were chosen from; `confidence_SQ` in each slot's
+    acceptance, before the sigmoid."""
 
     tokens_SQ: Tensor
     logits_SQV: Tensor
     confidence_SQ: Tensor
 
 
-class DSpark:
+class DSparkModel:
     """The `mtp.*` part of a checkpoint. Embedding and head are the main model's."""
 
     def __init__(
@@ -54,17 +58,17 @@ class DSpark:
         self.quantise = ops.quantise_activation if numerics == "full" else lambda x: x
 
     def context_keys(self, features_TF: Tensor, positions_T: Tensor) -> list[Tensor]:
-        """One [T, K] of window keys per draft layer, rotated and rounded as a ring stores them."""
+        """One [T, K] of rotated window keys per draft layer, not yet rounded: writing to a ring does that."""
         main_TD = self.ops.linear(self.quantise(features_TF), self.main_proj_DF)
         main_TD = self.ops.rms_norm(main_TD, self.main_norm_D, self.config.rms_norm_eps)
         rope_T2F = self.rope(positions_T)
-        return [layer.window_keys(main_TD, rope_T2F) for layer in self.layers]
+        return [layer.attention.project_down(main_TD, rope_T2F)[1] for layer in self.layers]
 
-    def block(self, newest_S: Tensor, positions_S: Tensor, windows: list[Tensor], mask_SW: Tensor) -> Tensor:
+    def block(self, newest_S: Tensor, positions_S: Tensor, windows: Sequence[WindowReader], mask_SW: Tensor) -> Tensor:
         """Hidden states [S, Q, D] of a block, before the norm.
 
-        `newest_S`, `positions_S`: each sequence's newest token and its position t + 1. `windows`: per draft layer keys
-        [S, W, K] of positions t - W + 1 … t in order, zeros where `mask_SW` is False.
+        `newest_S`, `positions_S`: each sequence's newest token and its position t + 1. `windows`: per draft layer the keys of
+        positions t - W + 1 … t in order, rounded as a ring holds them, zeros where `mask_SW` is False.
         """
         c, slots = self.config, self.config.dspark_block_size
         ids_SQ = torch.full((len(newest_S), slots), c.dspark_noise_token_id)
@@ -73,27 +77,38 @@ class DSpark:
         x_TND = self.embed_VD[ids_SQ.flatten()].unsqueeze(1).repeat(1, c.hc_mult, 1)
         mix_TN = torch.zeros(x_TND.shape[:2], dtype=rope_T2F.dtype)
         mix_TN[:, 0] = 1
-        mask_TW = mask_SW.repeat_interleave(slots, dim=0)
-        for layer, window_SWK in zip(self.layers, windows):
-            window_TWK = window_SWK.repeat_interleave(slots, dim=0)
-            x_TND, mix_TN = layer(x_TND, mix_TN, rope_T2F, window_TWK, mask_TW)
+        for layer, window in zip(self.layers, windows, strict=True):
+            x_TND, mix_TN = layer(x_TND, mix_TN, rope_T2F, window, mask_SW)
         return self.ops.hyper_collapse(x_TND, mix_TN).unflatten(0, (-1, slots))
 
-    def draft(self, hidden_SQD: Tensor, newest_S: Tensor, choose: Callable[[Tensor, int], Tensor]) -> Drafts:
-        """Proposals of a block. `choose(logits [S, V], slot)` picks each slot's tokens; the next slot is biased by them."""
+    def draft(
+        self, hidden_SQD: Tensor, newest_S: Tensor, choose: Callable[[int, Tensor], Tensor], depth: int | None = None
+    ) -> BlockDrafts:
+        """Proposals of the first `depth` slots of a block (None: all).
+
+        `choose(slot, logits [S, V])` picks each slot's tokens [S], -1 for none; the next slot is biased by them.
+        """
         ops = self.ops
+        hidden_SQD = hidden_SQD[:, :depth]
         normed = ops.rms_norm(hidden_SQD.flatten(0, 1), self.norm_D, self.config.rms_norm_eps)
         base_SQV = ops.linear(normed, self.head_VD).unflatten(0, hidden_SQD.shape[:2])
-        previous_S, tokens, logits, confidence = newest_S, [], [], []
+        previous_S, going_S, tokens, logits, evidence = (
+            newest_S,
+            torch.ones_like(newest_S, dtype=torch.bool),
+            [],
+            [],
+            [],
+        )
         for slot in range(hidden_SQD.shape[1]):
             markov_SR = self.markov_embed_VR[previous_S]
-            logits_SV = base_SQV[:, slot] + ops.linear(markov_SR, self.markov_head_VR)
-            evidence = torch.cat((hidden_SQD[:, slot], markov_SR), dim=-1)
-            confidence.append(ops.linear(evidence, self.confidence_1X).squeeze(1))
-            previous_S = choose(logits_SV, slot)
-            tokens.append(previous_S)
-            logits.append(logits_SV)
-        return Drafts(torch.stack(tokens, 1), torch.stack(logits, 1), torch.stack(confidence, 1))
+            logits.append(base_SQV[:, slot] + ops.linear(markov_SR, self.markov_head_VR))
+            evidence.append(torch.cat((hidden_SQD[:, slot], markov_SR), dim=-1))
+            chosen_S = choose(slot, logits[-1])
+            going_S = going_S & (chosen_S >= 0)
+            tokens.append(chosen_S.masked_fill(~going_S, -1))
+            previous_S = chosen_S.clamp(min=0)
+        confidence_TQ = ops.linear(torch.cat(evidence), self.confidence_1X).view(-1, len(newest_S))
+        return BlockDrafts(torch.stack(tokens, 1), torch.stack(logits, 1), confidence_TQ.t())
 
 
 class DraftLayer:
@@ -104,27 +119,28 @@ class DraftLayer:
         self.attn_site, self.ffn_site = Site(config, ops, weights.attn_site), Site(config, ops, weights.ffn_site)
         self.attention = Attention(config, ops, weights.attention, config.num_hidden_layers + number, numerics)
         self.experts = Experts(config, ops, weights.experts, numerics)
+        self.sink_QH = weights.attention.sink_H.repeat(self.slots)
 
     def __call__(
-        self, x_TND: Tensor, mix_TN: Tensor, rope_T2F: Tensor, window_TWK: Tensor, mask_TW: Tensor
+        self, x_TND: Tensor, mix_TN: Tensor, rope_T2F: Tensor, window: WindowReader, mask_SW: Tensor
     ) -> tuple[Tensor, Tensor]:
         def attend(u_TD: Tensor) -> Tensor:
-            return self.attend(u_TD, rope_T2F, window_TWK, mask_TW)
+            return self.attend(u_TD, rope_T2F, window, mask_SW)
 
         x_TND, mix_TN = self.attn_site(x_TND, mix_TN, attend)
         return self.ffn_site(x_TND, mix_TN, self.experts)
 
-    def window_keys(self, main_TD: Tensor, rope_T2F: Tensor) -> Tensor:
-        """Keys [T, K] of main-model features."""
-        return self.attention.quantise_window(self.attention.project_down(main_TD, rope_T2F)[1])
-
-    def attend(self, x_TD: Tensor, rope_T2F: Tensor, window_TWK: Tensor, mask_TW: Tensor) -> Tensor:
+    def attend(self, x_TD: Tensor, rope_T2F: Tensor, window: WindowReader, mask_SW: Tensor) -> Tensor:
+        """All slots of a sequence share its keys, so they are further heads of one row: the window is read once."""
         att = self.attention
         latent_TR, key_TK = att.project_down(x_TD, rope_T2F)
         q_THK = att.project_queries(latent_TR, rope_T2F)[0]
         block_SQK = att.quantise_window(key_TK).unflatten(0, (-1, self.slots))
-        block_TQK = block_SQK.repeat_interleave(self.slots, dim=0)
-        seen_TQ = torch.ones(block_TQK.shape[:2], dtype=torch.bool)
-        scale = att.config.head_dim**-0.5
-        out = self.ops.attention(q_THK, window_TWK, mask_TW, block_TQK, seen_TQ, att.weights.sink_H, scale)
-        return att.project_out(out, rope_T2F)
+        q_SHK = q_THK.reshape(len(block_SQK), -1, q_THK.shape[-1])
+        seen_SQ = torch.ones(block_SQK.shape[:2], dtype=torch.bool)
+        out_SHK, scale = torch.empty_like(q_SHK), att.config.head_dim**-0.5
+        window_bytes = mask_SW.shape[1] * key_TK.shape[1] * key_TK.itemsize
+        for at in row_blocks(len(block_SQK), window_bytes, KEY_BYTES):
+            keys = window(at), mask_SW[at], block_SQK[at], seen_SQ[at]
+            out_SHK[at] = self.ops.attention(q_SHK[at], *keys, self.sink_QH, scale)
+        return att.project_out(out_SHK.view(q_THK.shape), rope_T2F)

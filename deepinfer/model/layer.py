@@ -26,8 +26,11 @@ class Site:
         read_TN, mixing_TMN, write_TN = ops.hyper_coefficients(
             x_TND, raw_TC, w.base_C, w.scale_3, c.rms_norm_eps, c.hc_eps, c.hc_sinkhorn_iters
         )
-        out_TD = body(ops.rms_norm(ops.hyper_collapse(x_TND, mix_TN), w.norm_D, c.rms_norm_eps))
-        return ops.hyper_mix(x_TND, out_TD, mixing_TMN, write_TN), read_TN
+        return ops.hyper_mix(x_TND, body(self.read(x_TND, mix_TN)), mixing_TMN, write_TN), read_TN
+
+    def read(self, x_TND: Tensor, mix_TN: Tensor) -> Tensor:
+        """The sublayer's input [T, D]."""
+        return self.ops.rms_norm(self.ops.hyper_collapse(x_TND, mix_TN), self.weights.norm_D, self.config.rms_norm_eps)
 
 
 class Experts:

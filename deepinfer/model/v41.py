@@ -28,7 +28,8 @@ class V41Model:
 
     `weights` are dequantised tensors by checkpoint name. `token_classes` int64 [V] is the engram's class of every token id,
     needed where the config has engram layers. A row's results depend on that row's sequence alone: not on the batch, nor on how
-    its prompt was cut into steps.
+    its prompt was cut into steps. With `compact`, rows before a step's `upper_from` are not computed in the layers from the
+    boundary on: their hidden states, and features from there, are zeros; everything else is the same.
     """
 
     def __init__(
@@ -41,8 +42,11 @@ class V41Model:
         dtype: str,
         layout: CacheLayout,
         token_classes: np.ndarray | None = None,
+        compact: bool = False,
     ) -> None:
-        self.config, self.ops, self.numerics, self.layout = config, ops, numerics, layout
+        self.config, self.ops, self.numerics, self.layout, self.compact = config, ops, numerics, layout, compact
+        later = [layer for layer in config.kv_source_layer_ids if layer > config.boundary]
+        assert not (compact and later), "entries of a layer past the boundary would lack the rows that were dropped"
         self.dtype: torch.dtype = getattr(torch, dtype)
         if self.dtype not in ops.dtypes:
             known = ", ".join(sorted(str(d).removeprefix("torch.") for d in ops.dtypes))
@@ -79,7 +83,8 @@ class V41Model:
 
     def _run(self, step: StepInput, cache: ModelCache, features: list[Tensor] | None) -> Tensor:
         c, ops = self.config, self.ops
-        rows = StepRows(step, c, self.layout, self.ropes)
+        cache.bring_states(step)
+        rows = StepRows(step, c, self.layout, self.ropes, cache.num_slots)
         selector = Selector(c, ops, rows, cache)
         classes_TG = self._token_classes(rows.ngram_ids_TG)
         x_TND = self.embed_VD[rows.token_ids_T].unsqueeze(1).repeat(1, c.hc_mult, 1)
@@ -88,10 +93,30 @@ class V41Model:
             if layer.engram is not None:
                 x_TND = layer.engram(x_TND, classes_TG)
             if features is not None and number in c.dspark_target_layer_ids:
-                features.append(ops.hyper_collapse(x_TND, torch.full_like(mix_TN, 1 / c.hc_mult)))
-            x_TND, mix_TN = layer.attn_site(x_TND, mix_TN, lambda u: layer.attention(u, rows, cache, selector))  # noqa: B023
-            x_TND, mix_TN = layer.ffn_site(x_TND, mix_TN, layer.experts)
-        return ops.hyper_collapse(x_TND, mix_TN)
+                mean_TD = ops.hyper_collapse(x_TND, torch.full_like(mix_TN, 1 / c.hc_mult))
+                features.append(rows.spread(mean_TD))
+            if number == c.boundary:
+                x_TND, mix_TN, rows = self._enter_upper(x_TND, mix_TN, rows, cache, selector)
+            if len(x_TND):
+                x_TND, mix_TN = layer.attn_site(
+                    x_TND,
+                    mix_TN,
+                    lambda u: layer.attention(u, rows, cache, selector),  # noqa: B023
+                )
+                x_TND, mix_TN = layer.ffn_site(x_TND, mix_TN, layer.experts)
+        return rows.spread(ops.hyper_collapse(x_TND, mix_TN))
+
+    def _enter_upper(
+        self, x_TND: Tensor, mix_TN: Tensor, rows: StepRows, cache: ModelCache, selector: Selector
+    ) -> tuple[Tensor, Tensor, StepRows]:
+        """At the boundary: its entries are made of every row, whatever rows go on."""
+        upper = rows.upper(compact=self.compact)
+        if upper.kept_T is not None:
+            layer = self.layers[self.config.boundary]
+            layer.attention.compress_all(layer.attn_site.read(x_TND, mix_TN), rows, cache)
+            x_TND, mix_TN = x_TND[upper.kept_T], mix_TN[upper.kept_T]
+        selector.go_on(upper)
+        return x_TND, mix_TN, upper
 
     def _token_classes(self, ngram_ids_TG: Tensor) -> Tensor:
         """Classes of a row's own and earlier tokens; before the sequence the pad token's."""

@@ -28,6 +28,7 @@ class Result(NamedTuple):
     load_LE: Tensor  # share of choices of each expert
     balance: Tensor  # router balance loss
     index_loss: Tensor
+    features_BTF: Tensor | None = None  # float32, what the draft module reads: stream means where its target layers begin
 
 
 class TrainingModel:
@@ -101,41 +102,66 @@ class TrainingModel:
         return torch.stack(columns, -1)
 
     def __call__(
-        self, weights: dict[str, Tensor], ids_BT: Tensor, mode: Mode, floor_BT: Tensor | None = None
+        self,
+        weights: dict[str, Tensor],
+        ids_BT: Tensor,
+        mode: Mode,
+        floor_BT: Tensor | None = None,
+        with_features: bool = False,
     ) -> Result:
         """`floor_BT`: lowest window position that the layers above the replay boundary may see, per token."""
-        c = self.config
         layout = self.layout(ids_BT, floor_BT)
+        attention = Attention(self, weights, layout, mode)
+        rows = self.engram_rows(ids_BT, layout.depth_BT)
+        result = self.trunk(weights, ids_BT, rows, attention, mode.quantised, with_features)
+        return result._replace(index_loss=attention.index_loss())
+
+    def trunk(
+        self,
+        weights: dict[str, Tensor],
+        ids_BT: Tensor,
+        engram_rows: Tensor,
+        attention: Callable[[int, Tensor], Tensor],
+        quantised: bool,
+        with_features: bool = False,
+    ) -> Result:
+        """All layers around `attention(layer, u_BTD)`. No index loss."""
+        c = self.config
         x_BTND = weights["embed.weight"][ids_BT].to(self.dtype).unsqueeze(2).expand(-1, -1, c.hc_mult, -1).contiguous()
         read = torch.zeros(*ids_BT.shape, c.hc_mult, device=self.device)
         read[..., 0] = 1
-        attention = Attention(self, weights, layout, mode)
-        loads, balances = [], []
+        loads, balances, features = [], [], []
         for layer in range(c.num_hidden_layers):
             p = f"layers.{layer}."
             if layer in c.engram_layer_ids:
-                rows = self.engram_rows(ids_BT, layout.depth_BT)
-                memory = F.embedding(rows, weights[p + "engram.embed.weight"]).flatten(2)
+                memory = F.embedding(engram_rows, weights[p + "engram.embed.weight"]).flatten(2)
                 parts = [weights[p + f"engram.{name}"] for name in ("wkv.weight", "q_weight", "k_weight")]
-                x_BTND = self.region(regions.engram)(x_BTND, memory, *parts, mode.quantised)
+                x_BTND = self.region(regions.engram)(x_BTND, memory, *parts, quantised)
+            if with_features and layer in c.dspark_target_layer_ids:
+                features.append(x_BTND.float().mean(2))
             read, x_BTND = self.site(weights, p, "attn", x_BTND, read, lambda u, layer=layer: attention(layer, u))
 
             def expert_body(u: Tensor, layer: int = layer, p: str = p) -> Tensor:
-                parts = [
-                    weights[p + "ffn.gate.weight"],
-                    self.bias_LE[layer],
-                    weights[p + "ffn.w13"],
-                    weights[p + "ffn.w2"],
-                ]
-                limits = (c.routed_scaling_factor, c.swiglu_limit)
-                out, load, balance = self.region(regions.experts)(u, *parts, *limits, mode.quantised)
+                out, load, balance = self.experts(weights, p, self.bias_LE[layer], u, quantised)
                 loads.append(load)
                 balances.append(balance)
                 return out
 
             read, x_BTND = self.site(weights, p, "ffn", x_BTND, read, expert_body)
         hidden = self.region(regions.stream_sum)(x_BTND, read)
-        return Result(hidden, torch.stack(loads), sum(balances), attention.index_loss())
+        none = torch.zeros((), device=self.device)
+        return Result(
+            hidden, torch.stack(loads), sum(balances), none, torch.cat(features, -1) if with_features else None
+        )
+
+    def experts(
+        self, weights: dict[str, Tensor], prefix: str, bias_E: Tensor, u_BTD: Tensor, quantised: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Output, load and balance loss of the experts under `prefix`."""
+        parts = [weights[prefix + "ffn.gate.weight"], bias_E, weights[prefix + "ffn.w13"], weights[prefix + "ffn.w2"]]
+        limits = (self.config.routed_scaling_factor, self.config.swiglu_limit)
+        out, load, balance = self.region(regions.experts)(u_BTD, *parts, *limits, quantised)
+        return out, load, balance
 
     def site(
         self, weights: dict[str, Tensor], prefix: str, name: str, x_BTND: Tensor, read: Tensor, body: Callable

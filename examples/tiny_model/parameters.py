@@ -39,10 +39,37 @@ def initial_weights(config: V41Config, seed: int, device: torch.device) -> dict[
     for layer in range(config.num_hidden_layers):
         prefix = f"layers.{layer}."
         weights |= {prefix + name: value for name, value in _attention(config, layer, normal).items()}
-        weights |= {prefix + name: value for name, value in _experts(config, normal).items()}
+        weights |= {prefix + name: value for name, value in _experts(config, config.n_routed_experts, normal).items()}
         weights |= {prefix + name: value for name, value in _sites(config, layer).items()}
         if layer in config.engram_layer_ids:
             weights |= {prefix + name: value for name, value in _engram(config, layer, normal).items()}
+    return {name: value.to(device).requires_grad_(True) for name, value in weights.items()}
+
+
+def initial_draft_weights(config: V41Config, target: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Fresh float32 tensors of the draft module, on the target's device; its last norm starts as the target's."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(std: float, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator) * std
+
+    hidden, rank, features = config.hidden_size, config.dspark_markov_rank, len(config.dspark_target_layer_ids)
+    weights: dict[str, Tensor] = {}
+    for number in range(config.num_nextn_predict_layers):
+        prefix = f"mtp.{number}."
+        parts = _attention(config, config.num_hidden_layers + number, normal) | _sites(config, number)
+        parts |= _experts(config, config.dspark_n_routed_experts, normal)
+        weights |= {prefix + name: value for name, value in parts.items()}
+    last = f"mtp.{config.num_nextn_predict_layers - 1}."
+    weights |= {
+        "mtp.0.main_proj.weight": normal((features * hidden) ** -0.5, hidden, features * hidden),
+        "mtp.0.main_norm.weight": torch.ones(hidden),
+        last + "norm.weight": target["norm.weight"].detach().clone(),
+        last + "markov_head.embed.weight": normal(0.3, config.vocab_size, rank),
+        last + "markov_head.head.weight": torch.zeros(config.vocab_size, rank),
+        last + "confidence_head.proj.weight": torch.zeros(1, hidden + rank),
+    }
+    device = target["norm.weight"].device
     return {name: value.to(device).requires_grad_(True) for name, value in weights.items()}
 
 
@@ -73,11 +100,11 @@ def _attention(c: V41Config, layer: int, normal: Normal) -> dict[str, Tensor]:
     return tensors
 
 
-def _experts(c: V41Config, normal: Normal) -> dict[str, Tensor]:
-    hidden, inner, count = c.hidden_size, c.moe_intermediate_size, c.n_routed_experts + 1
+def _experts(c: V41Config, num_routed: int, normal: Normal) -> dict[str, Tensor]:
+    hidden, inner, count = c.hidden_size, c.moe_intermediate_size, num_routed + 1
     output_gain = 0.7 * (2 * c.num_hidden_layers) ** -0.5
     return {
-        "ffn.gate.weight": normal(hidden**-0.5, c.n_routed_experts, hidden),
+        "ffn.gate.weight": normal(hidden**-0.5, num_routed, hidden),
         "ffn.w13": normal(hidden**-0.5, count, 2, inner, hidden),
         "ffn.w2": normal(inner**-0.5 * output_gain, count, hidden, inner),
     }

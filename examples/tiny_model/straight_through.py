@@ -10,7 +10,7 @@ from deepinfer.formats import fake_fp4_experts, fake_fp8_blocks, fake_fp8_rows, 
 BLOCK = 32
 # Suffixes of the trained tensors that the release stores as FP8 in 32 × 32 blocks.
 FP8_SUFFIXES = ("attn.wq_a.weight", "attn.wq_b.weight", "attn.wkv.weight", "attn.wo_a.weight", "attn.wo_b.weight",
-                "indexer.wq_b.weight", "engram.wkv.weight")  # fmt: skip
+                "indexer.wq_b.weight", "engram.wkv.weight", "main_proj.weight")  # fmt: skip
 EXPERT_SUFFIXES = ("ffn.w13", "ffn.w2")  # routed experts and, last, the shared one
 TABLE_SUFFIX = "engram.embed.weight"
 

@@ -27,7 +27,7 @@ def test_bad_words_are_built_before_a_request_joins_the_line(llm: LLM, monkeypat
     def fail(words, vocabulary):
         raise ValueError("these words cannot be built")
 
-    monkeypatch.setattr("deepinfer.sampling.sampler.BadWords", fail)
+    monkeypatch.setattr("deepinfer.sampling.slot_params.BadWords", fail)
     outs = llm.generate(["x", "x"], [SamplingParams(bad_words="q"), GREEDY])
     assert "cannot be built" in outs[0].error and outs[1].text == "yz" and llm.engine.unfinished == 0
 

@@ -9,13 +9,25 @@ from __future__ import annotations
 
 import numpy as np
 
+from deepinfer.engine.decode_state import DecodeState, Resolved
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.limits import EngineLimits
+from deepinfer.engine.live_rows import expand, live_rows
 from deepinfer.engine.stats import ExecutorTimes
-from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepInput, StepOutput, TokenLogprobs
+from deepinfer.interfaces import (
+    Drafts,
+    Request,
+    SampleInput,
+    SamplingParams,
+    StepInput,
+    StepOutput,
+    StepPlan,
+    TokenLogprobs,
+    Verified,
+    VerifyLengths,
+)
 from deepinfer.sampling.params import ParamsError
 
-RING = 5  # slots; one more than the window
 WINDOW = 4
 POISON = -(2**40)
 MASK = (1 << 64) - 1
@@ -70,91 +82,136 @@ def expected_answer(prompt: list[int], key: int, params: SamplingParams, limits:
 
 
 class ToyExecutor:
-    def __init__(self, limits: EngineLimits) -> None:
-        self.limits = limits
+    """`acceptance` is the chance that a draft is the right token; wrong ones are the right one plus 1."""
+
+    def __init__(self, limits: EngineLimits, acceptance: float = 0.7) -> None:
+        self.limits, self.acceptance = limits, acceptance
         self.times = ExecutorTimes()
-        self.failures: dict[int, str] = {}
+        depth = limits.draft_depth
+        self.state = DecodeState(limits.max_num_seqs, limits.max_model_len, limits.ngram_size, depth)
+        self.ring_slots, self.tail_slots = WINDOW + 1 + depth, 2 + depth
         self.blocks = np.full((limits.num_blocks, limits.block_tokens), POISON, dtype=np.int64)
-        self.rings = np.full((limits.max_num_seqs, RING), POISON, dtype=np.int64)
-        self.tails = np.full(limits.max_num_seqs, POISON, dtype=np.int64)
+        self.rings = np.full((limits.max_num_seqs, self.ring_slots), POISON, dtype=np.int64)
+        self.tails = np.full((limits.max_num_seqs, self.tail_slots), POISON, dtype=np.int64)
         self.requests: dict[int, Request] = {}
-        self.fail_at: dict[int, int] = {}  # key of a sequence → position whose row holds a NaN
+        self.fail_at: dict[int, int] = {}  # key of a sequence → position that gets no token
+        self.plans: list[StepPlan] = []
         self.steps: list[StepInput] = []
         self.released: list[int] = []
-        self._digests: dict[int, int] = {}
-        self._step: StepInput | None = None
-        self._output: StepOutput | None = None
-        self._prompt_rows: dict[int, list[TokenLogprobs]] = {}
+        self._flying: list[tuple[StepPlan, Resolved, dict[int, int], dict[int, list[TokenLogprobs]]]] = []
+        self._outputs: list[StepOutput] = []
 
-    def submit(self, step: StepInput) -> None:
-        assert self._step is None, "the step before was not sampled"
+    def submit(self, plan: StepPlan) -> None:
+        assert not self._flying, "the step before was not sampled"
+        resolved = self.state.resolve(plan)
+        step = resolved.step
         assert step.token_ids.min() >= 0 and step.positions.min() >= 0
         assert len(set(step.state_slots.tolist())) == len(step.state_slots)
         assert step.num_rows <= self.limits.max_num_batched_tokens
+        self.plans.append(plan)
         self.steps.append(step)
-        self._step, self._digests, self._prompt_rows = step, {}, {}
         wanted = set(step.sample_rows.tolist())
+        digests: dict[int, int] = {}
+        prompt_rows: dict[int, list[TokenLogprobs]] = {}
         for s, slot in enumerate(step.state_slots.tolist()):
             rows = range(step.row_starts[s], step.row_starts[s + 1])
             assert len(rows) > 0
             for row in rows:
-                self._run_row(row, slot, step.block_tables[s], row in wanted)
-            self._prompt_logprobs(s, slot, rows)
+                self._write(step, row, slot, step.block_tables[s], in_ring=row >= rows.stop - self.ring_slots)
+            for row in rows:
+                if row in wanted:
+                    digests[row] = self._read(step, row, slot, step.block_tables[s])
+            self._prompt_logprobs(step, s, slot, rows, prompt_rows)
+        self._flying.append((plan, resolved, digests, prompt_rows))
 
-    def _run_row(self, row: int, slot: int, table: np.ndarray, wanted: bool) -> None:
-        step, size = self._step, self.limits.block_tokens
-        position, token = int(step.positions[row]), int(step.token_ids[row])
+    def _write(self, step: StepInput, row: int, slot: int, table: np.ndarray, *, in_ring: bool) -> None:
+        size, position, token = self.limits.block_tokens, int(step.positions[row]), int(step.token_ids[row])
         assert table[position // size] >= 0
         self.blocks[table[position // size], position % size] = token
-        self.rings[slot, position % RING] = token
-        tail = -7
-        if position % 2:
-            tail = int(self.tails[slot])
-        else:
-            self.tails[slot] = token
-        if not wanted:
-            return
-        paged = [int(self.blocks[table[p // size], p % size]) for p in range(position + 1)]
-        window = [int(self.rings[slot, p % RING]) for p in range(max(0, position - WINDOW + 1), position + 1)]
-        ngram = step.ngram_ids[row].tolist()
-        self._digests[row] = digest(paged, window, tail, ngram, self.requests[slot].seed, position + 1)
+        if in_ring:
+            self.rings[slot, position % self.ring_slots] = token
+        if position % 2 == 0:
+            self.tails[slot, position % self.tail_slots] = token
 
-    def _prompt_logprobs(self, s: int, slot: int, rows: range) -> None:
+    def _read(self, step: StepInput, row: int, slot: int, table: np.ndarray) -> int:
+        size, position = self.limits.block_tokens, int(step.positions[row])
+        tail = int(self.tails[slot, (position - 1) % self.tail_slots]) if position % 2 else -7
+        paged = [int(self.blocks[table[p // size], p % size]) for p in range(position + 1)]
+        seen = range(max(0, position - WINDOW + 1), position + 1)
+        window = [int(self.rings[slot, p % self.ring_slots]) for p in seen]
+        ngram = step.ngram_ids[row].tolist()
+        return digest(paged, window, tail, ngram, self.requests[slot].seed, position + 1)
+
+    def _prompt_logprobs(self, step: StepInput, s: int, slot: int, rows: range, found: dict) -> None:
         request = self.requests[slot]
         if request.params.prompt_logprobs is None:
             return
-        found = []
         for row in rows:
-            target = int(self._step.positions[row]) + 1
+            target = int(step.positions[row]) + 1
             if target < len(request.prompt_ids):
                 token = int(request.prompt_ids[target])
-                found.append(TokenLogprobs(np.array([token]), np.array([-float(target)], np.float32), 1))
-        if found:
-            self._prompt_rows[s] = found
+                found.setdefault(s, []).append(TokenLogprobs(np.array([token]), np.array([-float(target)], np.float32), 1))
 
     def sample(self, sample: SampleInput) -> None:
-        step, keys = self._step, [self.requests[slot].seed for slot in sample.slots.tolist()]
-        assert (step.positions[step.sample_rows] + 1 == sample.positions).all()
-        tokens = [self._digests[row] % self.limits.vocab_size for row in step.sample_rows.tolist()]
-        failed = [self.fail_at.get(key) == p for key, p in zip(keys, sample.positions.tolist())]
-        token_ids = np.where(failed, -1, np.array(tokens, dtype=np.int64)).astype(np.int64)
-        self._output = StepOutput(token_ids=token_ids, failed=np.array(failed, dtype=bool))
-        self._output.prompt_logprobs = self._prompt_rows
-        for row, slot in enumerate(sample.slots.tolist()):
-            if self.requests[slot].params.logprobs is not None:
-                self._output.logprobs[row] = TokenLogprobs(token_ids[row : row + 1], np.zeros(1, np.float32), 1)
-        self._step = None
+        plan, resolved, digests, prompt_rows = self._flying.pop()
+        rows, sample_rows = live_rows(resolved, sample)
+        verified = Verified(np.zeros(0, np.int64), np.zeros(len(rows.slots), np.int64), np.zeros(len(rows.slots), bool))
+        tokens: list[int] = []
+        for r, slot in enumerate(rows.slots.tolist()):
+            first, last = rows.row_starts[r : r + 2].tolist()
+            for index in range(first, last):
+                position = int(rows.positions[r]) + index - first
+                if self.fail_at.get(self.requests[slot].seed) == position:
+                    verified.failed[r], verified.failures[r] = True, f"planted at {position}"
+                    break
+                tokens.append(digests[int(sample_rows[index])] % self.limits.vocab_size)
+                verified.counts[r] += 1
+                if self.requests[slot].params.logprobs is not None:
+                    row = TokenLogprobs(np.array(tokens[-1:]), np.zeros(1, np.float32), 1)
+                    verified.logprobs[len(tokens) - 1] = row
+                if index + 1 == last or tokens[-1] != rows.drafts[r, index - first]:
+                    break
+        verified.token_ids = np.array(tokens, dtype=np.int64)
+        self.state.append(rows.slots, verified.token_ids, verified.counts)
+        output = expand(verified, sample.alive, resolved.num_checked)
+        output.prompt_logprobs = prompt_rows
+        output.num_rows = resolved.step.num_rows
+        if plan.draft:
+            output.drafts = self._draft(rows.slots, sample.alive)
+        self._outputs.append(output)
+
+    def _draft(self, slots: np.ndarray, alive: np.ndarray | None) -> Drafts:
+        depth, pad = self.state.depth, self.state.pad
+        made = Drafts(np.full((len(slots), depth), -1, np.int64), np.zeros((len(slots), depth), np.float32))
+        for s, slot in enumerate(slots.tolist()):
+            if not self.state.wants_drafts(np.array([slot]))[0]:
+                continue
+            history = self.state.tokens_NL[slot, pad : pad + self.state.num_tokens[slot]].tolist()
+            key = self.requests[slot].seed
+            for k in range(depth):
+                token = expected_token(history, key, self.limits.vocab_size, self.limits.ngram_size)
+                lot = mix(key, len(history), token, k) % 1000 / 1000
+                token = token if lot < self.acceptance else (token + 1) % self.limits.vocab_size
+                history.append(token)
+                made.token_ids[s, k], made.confidence[s, k] = token, mix(key, len(history), 5) % 1000 / 1000
+        self.state.keep_drafts(slots, made)
+        if alive is None:
+            return made
+        spread = Drafts(np.full((len(alive), depth), -1, np.int64), np.zeros((len(alive), depth), np.float32))
+        spread.token_ids[alive], spread.confidence[alive] = made.token_ids, made.confidence
+        return spread
 
     def collect(self) -> StepOutput:
-        return self._output
+        return self._outputs.pop(0)
 
     def prepare(self, params: SamplingParams) -> None:
         if "unpreparable" in params.bad_words:
             raise ParamsError(["bad_words cannot be prepared"])
 
-    def admit(self, slot: int, request: Request) -> None:
+    def admit(self, slot: int, request: Request, length_end: int) -> None:
         assert slot not in self.requests, "a slot was given away twice"
         self.requests[slot] = request
+        self.state.admit(slot, request.prompt_ids, length_end)
 
     def release(self, slot: int) -> None:
         del self.requests[slot]
@@ -169,9 +226,26 @@ class ToyExecutor:
         assert not self.requests
 
 
-def toy_engine(limits: EngineLimits | None = None) -> Engine:
+class SomeDrafts:
+    """Checks a changing number of drafts, and now and then drafts nothing: a fixed function of the call's number."""
+
+    def __init__(self, seed: int = 3) -> None:
+        self.calls, self.seed = 0, seed
+
+    def budget(self, confidence_RK: np.ndarray, other_rows: int) -> tuple[int, bool]:
+        self.calls += 1
+        lot = mix(self.seed, self.calls)
+        return lot % (confidence_RK.size + 2), lot % 7 != 0
+
+    def observe(self, **_: object) -> None:
+        pass
+
+
+def toy_engine(limits: EngineLimits | None = None, lengths: VerifyLengths | None = None) -> Engine:
     limits = limits or toy_limits()
-    return Engine(ToyExecutor(limits), limits, seed_entropy=5, poison_freed=True)
+    if limits.draft_depth and lengths is None:
+        lengths = SomeDrafts()
+    return Engine(ToyExecutor(limits), limits, lengths=lengths, seed_entropy=5, poison_freed=True)
 
 
 def run_all(engine: Engine, max_steps: int = 20_000) -> dict[int, tuple[list[int], str, str | None]]:

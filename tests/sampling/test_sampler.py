@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from deepinfer.interfaces import Request, SampleInput, SamplingParams
+from deepinfer.interfaces import Request, SamplingParams
 from deepinfer.sampling.sampler import Sampler
 
 V = 40
@@ -18,11 +18,19 @@ def make(*params: SamplingParams, prompt=(3, 4, 5), seed: int = 11, **kwargs) ->
     return sampler
 
 
-def step(sampler: Sampler, logits: np.ndarray, slots=None, positions=None, allowed=None):
+def packed(*token_ids: int, size: int = V) -> np.ndarray:
+    """A mask that allows these tokens: bit t % 32 of word t // 32."""
+    words = np.zeros(-(-size // 32), np.uint32)
+    for token_id in token_ids:
+        words[token_id // 32] |= np.uint32(1 << token_id % 32)
+    return words
+
+
+def step(sampler: Sampler, logits: np.ndarray, slots=None, positions=None, masks=None):
     logits = np.atleast_2d(np.asarray(logits, np.float32))
     slots = np.arange(len(logits)) if slots is None else np.array(slots)
     positions = np.full(len(logits), 3) if positions is None else np.array(positions)
-    return sampler.sample(logits, SampleInput(slots, positions), allowed)
+    return sampler.sample(logits, slots, positions, masks)
 
 
 def peaked(*best: int) -> np.ndarray:
@@ -49,9 +57,9 @@ def test_a_tensor_gives_what_an_array_gives() -> None:
     logits = RNG.normal(size=(2, V)).astype(np.float32)
     sampler = make(SamplingParams(), GREEDY)
     expected = step(sampler, logits).token_ids
-    sample = SampleInput(np.arange(2), np.full(2, 3))
-    assert np.array_equal(sampler.sample(torch.from_numpy(logits), sample).token_ids, expected)
-    assert np.array_equal(sampler.sample(torch.from_numpy(logits).double(), sample).token_ids, expected)
+    where = np.arange(2), np.full(2, 3)
+    assert np.array_equal(sampler.sample(torch.from_numpy(logits), *where).token_ids, expected)
+    assert np.array_equal(sampler.sample(torch.from_numpy(logits).double(), *where).token_ids, expected)
 
 
 @pytest.mark.parametrize("temperature", [1e-12, 1e-6, 0.0])
@@ -117,18 +125,17 @@ def test_a_broken_row_fails_alone(bad: float) -> None:
         others = np.arange(len(MIXED)) != broken
         assert out.failed.tolist() == (~others).tolist() and out.token_ids[broken] == -1
         assert np.array_equal(out.token_ids[others], whole.token_ids[others])
-        assert list(sampler.failures) == [broken] and "logits of this position hold" in sampler.failures[broken]
+        assert list(out.failures) == [broken] and "logits of this position hold" in out.failures[broken]
 
 
 def test_rows_without_any_possible_token_fail_with_a_reason() -> None:
     sampler = make(GREEDY, SamplingParams(), GREEDY)
     logits = np.zeros((3, V), np.float32)
     logits[0] = -np.inf
-    out = step(sampler, logits, allowed={1: np.zeros(V, bool)})
+    out = step(sampler, logits, masks={1: packed()})
     assert out.failed.tolist() == [True, True, False]
-    assert "all -inf" in sampler.failures[0] and "grammar" in sampler.failures[1]
-    step(sampler, np.zeros((3, V)))
-    assert sampler.failures == {}
+    assert "all -inf" in out.failures[0] and "grammar" in out.failures[1]
+    assert step(sampler, np.zeros((3, V))).failures == {}
 
 
 def test_logit_bias_forces_and_bans() -> None:
@@ -204,7 +211,7 @@ def test_bad_words_never_occur_however_they_are_cut() -> None:
         sampler.admit(0, Request(0, np.array([0]), params, 3))
         text = b""
         for position in range(1, 400):
-            out = sampler.sample(np.zeros((1, 10), np.float32), SampleInput(np.array([0]), np.array([position])))
+            out = sampler.sample(np.zeros((1, 10), np.float32), np.array([0]), np.array([position]))
             text += vocabulary[out.token_ids[0]]
         assert word.encode() not in text and b"xx" not in text and len(set(text)) >= 3
 
@@ -215,16 +222,15 @@ def test_bad_words_rule_out_no_more_than_needed() -> None:
     logits = np.array([[3.0, 2.0, 1.0]], np.float32)
     tokens = []
     for position, row in enumerate((logits, logits[:, ::-1] + [[0, 9, 0]], logits - [[9, 0, 0]]), start=1):
-        out = sampler.sample(row.astype(np.float32), SampleInput(np.array([0]), np.array([position])))
+        out = sampler.sample(row.astype(np.float32), np.array([0]), np.array([position]))
         tokens.append(int(out.token_ids[0]))
     assert tokens == [0, 2, 1]  # "ca", then not "t" but "s", then "t" is free again
 
 
-def test_allowed_mask_is_obeyed_by_all_kinds_of_rows() -> None:
-    allowed_V = np.zeros(V, bool)
-    allowed_V[[12, 13]] = True
-    out = step(make(*MIXED), np.tile(peaked(2, 12), (len(MIXED), 1)), allowed={r: allowed_V for r in range(len(MIXED))})
-    assert set(out.token_ids.tolist()) <= {12, 13} and not out.failed.any()
+def test_a_mask_is_obeyed_by_all_kinds_of_rows() -> None:
+    masks = {r: packed(12, 35) for r in range(len(MIXED))}
+    out = step(make(*MIXED), np.tile(peaked(2, 12), (len(MIXED), 1)), masks=masks)
+    assert set(out.token_ids.tolist()) <= {12, 35} and not out.failed.any()
 
 
 def test_raw_logprobs_are_of_the_model_and_ranked() -> None:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from deepinfer.interfaces import Request, SampleInput, SamplingParams
+from deepinfer.interfaces import Request, SamplingParams
 from deepinfer.sampling.sampler import Sampler
 
 V = 24
@@ -57,7 +57,7 @@ def draw(
     for slot, seed in enumerate(seeds):
         sampler.admit(slot, Request(slot, PROMPT, params, int(seed)))
     logits_RV = np.tile(logits_V, (len(seeds), 1))
-    tokens = sampler.sample(logits_RV, SampleInput(np.arange(len(seeds)), positions)).token_ids
+    tokens = sampler.sample(logits_RV, np.arange(len(seeds)), positions).token_ids
     return np.bincount(tokens, minlength=V)
 
 
@@ -107,7 +107,7 @@ def test_neighbouring_positions_and_seeds_are_independent() -> None:
         sampler.admit(slot, Request(slot, PROMPT, SamplingParams(), slot))
     table = np.stack(
         [
-            sampler.sample(np.tile(uniform, (200, 1)), SampleInput(np.arange(200), np.full(200, position))).token_ids
+            sampler.sample(np.tile(uniform, (200, 1)), np.arange(200), np.full(200, position)).token_ids
             for position in range(4, 204)
         ]
     )

@@ -1,0 +1,64 @@
+"""The choice of drafts inside an executor: the verifier's, under the grammar where a sequence has one.
+
+S sequences that draft.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deepinfer.engine.decode_state import DecodeState
+from deepinfer.interfaces import Verified, Verifier
+
+if TYPE_CHECKING:
+    from deepinfer.sampling.grammar.desk import GrammarDesk
+
+
+class DraftChooser:
+    """One round of drafting for `slots` [S]; `places` [S] says which sequences of `verified` they are."""
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        state: DecodeState,
+        grammar: GrammarDesk | None,
+        slots: np.ndarray,
+        verified: Verified,
+        places: np.ndarray,
+    ) -> None:
+        self._verifier, self._grammar, self._slots = verifier, grammar, slots
+        self._positions = state.num_tokens[slots]
+        self._newest: dict[int, list[int]] = {}  # sequence under a grammar → tokens since its matcher was told
+        self._forced: dict[int, list[int]] = {}
+        if grammar is None:
+            return
+        firsts = np.cumsum(verified.counts) - verified.counts
+        for s, (slot, r) in enumerate(zip(slots.tolist(), places.tolist())):
+            if grammar.has(slot):
+                self._newest[s] = verified.token_ids[firsts[r] : firsts[r] + verified.counts[r]].tolist()
+                self._forced[s] = grammar.forced(slot, self._newest[s])
+
+    def choose(self, number: int, logits_SV: Any, *, proposed_S: np.ndarray | None = None) -> np.ndarray:
+        """Draft `number` of every sequence, int64 [S]; see interfaces.Drafter. Text that a grammar forces is proposed first."""
+        masks = {}
+        for s, newest in self._newest.items():
+            assert self._grammar is not None
+            mask = self._grammar.lookahead(int(self._slots[s]), newest)
+            if mask is not None:
+                masks[s] = mask
+            if self._forced[s]:
+                proposed_S = np.full(len(self._slots), -1, dtype=np.int64) if proposed_S is None else proposed_S.copy()
+                proposed_S[s] = self._forced[s][0]
+        chosen_S = self._verifier.choose(
+            self._slots, self._positions + number, number, logits_SV, masks, proposed_S=proposed_S
+        )
+        for s in list(self._newest):
+            token = int(chosen_S[s])
+            if token < 0:  # nothing legal to propose: the sequence's drafts end here
+                del self._newest[s], self._forced[s]
+                continue
+            self._forced[s] = self._forced[s][1:] if self._forced[s][:1] == [token] else []
+            self._newest[s].append(token)
+        return chosen_S

@@ -1,0 +1,121 @@
+"""Requests under a grammar, from the compiler to the masks of their rows. Without such requests it costs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepinfer.engine.events import TokenEvent
+from deepinfer.interfaces import Request, SamplingParams
+from deepinfer.sampling.params import ParamsError
+
+if TYPE_CHECKING:
+    from deepinfer.sampling.grammar.desk import GrammarDesk
+
+WAIT_S = 0.05  # at most, when there is nothing to do but wait for a compiler
+
+
+@dataclass(slots=True)
+class Held:
+    """A request whose grammar is being compiled."""
+
+    request: Request
+    length_end: int
+    stop_ids: list[int]
+
+
+class GrammarLine:
+    """`desk` None: no request may bring a grammar."""
+
+    def __init__(self, desk: GrammarDesk | None) -> None:
+        self._desk = desk
+        self._held: dict[int, Held] = {}
+        self._num_attached = 0
+
+    def __len__(self) -> int:
+        """Requests that wait for their grammar."""
+        return len(self._held)
+
+    def __bool__(self) -> bool:
+        """Whether some running sequence has a grammar."""
+        return self._num_attached > 0
+
+    def prepare(self, params: SamplingParams) -> None:
+        """Raises ParamsError for a grammar that can be seen to be wrong without compiling it."""
+        if params.grammar is None:
+            return
+        if self._desk is None:
+            raise ParamsError(["this engine was built without grammars (grammar=none): type grammar=llguidance"])
+        self._desk.prepare(params)
+
+    def hold(self, request: Request, length_end: int, stop_ids: list[int]) -> bool:
+        """Start compiling, and keep the request until that is through. False where it brings no grammar."""
+        if request.params.grammar is None or self._desk is None:
+            return False
+        self._held[request.request_id] = Held(request, length_end, stop_ids)
+        self._desk.start(request.request_id, request.params)
+        return True
+
+    def holds(self, request_id: int) -> bool:
+        return request_id in self._held
+
+    def request_ids(self) -> list[int]:
+        return list(self._held)
+
+    def ready(self) -> list[tuple[Held, str | None]]:
+        """Requests whose compilation has ended since, each with what went wrong."""
+        if not self._held or self._desk is None:
+            return []
+        done = self._desk.ready()
+        return [(self._held.pop(request_id), error) for request_id, error in done if request_id in self._held]
+
+    def wait(self) -> None:
+        """Until some compilation ends, but not for long."""
+        assert self._desk is not None
+        self._desk.wait(WAIT_S)
+
+    def drop(self, request_id: int) -> bool:
+        """The request has ended while it was held. False where it is not held."""
+        if self._held.pop(request_id, None) is None:
+            return False
+        assert self._desk is not None
+        self._desk.cancel(request_id)
+        return True
+
+    def attach(self, slot: int, request: Request) -> None:
+        if request.params.grammar is not None and self._desk is not None:
+            self._desk.attach(slot, request)
+            self._num_attached += 1
+
+    def detach(self, slot: int) -> None:
+        if self._num_attached and self._desk is not None and self._desk.has(slot):
+            self._desk.detach(slot)
+            self._num_attached -= 1
+
+    def masks(self, slots: np.ndarray, alive: np.ndarray, drafts_NK: np.ndarray) -> dict[int, np.ndarray]:
+        """Index in `slots` → packed masks of its rows, for living sequences under a grammar."""
+        desk = self._desk
+        assert desk is not None
+        return {
+            r: desk.masks(slot, drafts_NK[slot])
+            for r, slot in enumerate(slots.tolist())
+            if alive[r] and desk.has(slot)
+        }
+
+    def advance(self, slots: np.ndarray, events: list[TokenEvent]) -> dict[int, str]:
+        """Tell the matchers what was committed. Index → why its grammar cannot go on."""
+        desk = self._desk
+        assert desk is not None
+        errors = {}
+        for index, slot in enumerate(slots.tolist()):
+            if desk.has(slot) and events[index].token_ids:
+                error = desk.advance(slot, events[index].token_ids)
+                if error:
+                    errors[index] = error
+        return errors
+
+    def close(self) -> None:
+        if self._desk is not None:
+            self._desk.close()

@@ -1,0 +1,121 @@
+"""The choice of tokens from the logits of one forward pass. Rows are told apart by index, so nothing is copied to be judged.
+
+T rows of logits · R of them asked for · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deepinfer.kernels import cpu_philox
+from deepinfer.sampling import philox
+from deepinfer.sampling.candidates import RULED_OUT, Candidates, candidates_of
+from deepinfer.sampling.logprobs import token_logprobs
+from deepinfer.sampling.slot_params import NOT_ASKED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from deepinfer.interfaces import TokenLogprobs
+    from deepinfer.sampling.slot_params import SlotParams
+
+
+@dataclass(slots=True)
+class Sampled:
+    """One token for each of R rows."""
+
+    token_ids: np.ndarray  # int64 [R]; -1 where failed
+    failed: np.ndarray  # bool [R]
+    failures: dict[int, str] = field(default_factory=dict)  # r → why
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # r → only where asked
+
+
+class Rows:
+    """Logits [T, V], never written to. The best token of every row is found at once; the rest when a row is asked for."""
+
+    def __init__(self, params: SlotParams, logits_TV: Any) -> None:
+        self._params = params
+        self.logits_TV = as_array(logits_TV)
+        num_rows, vocab_size = self.logits_TV.shape
+        assert vocab_size == params.vocab_size, f"rows of {vocab_size} logits, a vocabulary of {params.vocab_size}"
+        self.best_T = self.logits_TV.argmax(axis=1)  # the first NaN, where there is one
+        self.broken_T = ~np.isfinite(self.logits_TV[np.arange(num_rows), self.best_T])
+        self._ids_V = np.arange(vocab_size, dtype=np.uint64)
+
+    def sample(
+        self,
+        rows: np.ndarray,
+        slots: np.ndarray,
+        positions: np.ndarray,
+        masks: Mapping[int, np.ndarray] | None = None,
+        *,
+        stream: int = philox.TARGET,
+        logprobs: bool = True,
+    ) -> Sampled:
+        """One token for each of `rows` (int64 [R]), for the tokens at `positions` of `slots`.
+
+        `masks` maps indices of `rows` to uint32 words of legal tokens. Rows of one slot must rise in position: each sees
+        what the ones before it chose. A row with a NaN or +inf, or with every token ruled out, fails alone. `logprobs`
+        False leaves log probabilities out even where a request wants them.
+        """
+        params, masks = self._params, masks or {}
+        assert (positions >= params.num_prompt_N[slots]).all(), "rows inside a prompt are not sampled"
+        sampled = Sampled(self.best_T[rows], self.broken_T[rows])
+        sampled.failures = {int(r): fault(self.logits_TV[rows[r]]) for r in np.flatnonzero(sampled.failed)}
+        single_R = params.edited_N[slots] | params.filtered_N[slots]
+        if logprobs:
+            single_R |= params.logprobs_N[slots] != NOT_ASKED
+        single_R[list(masks)] = True
+        plain = np.flatnonzero(~(params.greedy_N[slots] | single_R | sampled.failed))
+        if len(plain):
+            sampled.token_ids[plain] = self._draw(rows[plain], slots[plain], positions[plain], stream)
+        for r in np.flatnonzero(single_R & ~sampled.failed).tolist():
+            found = candidates_of(params, self.logits_TV[rows[r]], int(slots[r]), int(positions[r]), masks.get(r))
+            if found is None:
+                sampled.failed[r], sampled.failures[r] = True, RULED_OUT
+                continue
+            token_id = self._choose(found, int(slots[r]), int(positions[r]), stream)
+            sampled.token_ids[r] = token_id
+            params.write(int(slots[r]), int(positions[r]), token_id)
+            if logprobs and params.logprobs_N[slots[r]] != NOT_ASKED:
+                sampled.logprobs[r] = logprobs_of(params, found, int(slots[r]), token_id)
+        sampled.token_ids[sampled.failed] = -1
+        return sampled
+
+    def _draw(self, rows: np.ndarray, slots: np.ndarray, positions: np.ndarray, stream: int) -> np.ndarray:
+        """Rows with a temperature and nothing else, all at once."""
+        noise = cpu_philox.uniform(self._params.seed_N[slots], positions, self._ids_V, stream)
+        scores = self.logits_TV[rows].astype(np.float64) / self._params.temperature_N[slots, None]
+        return (scores + philox.gumbel_of(noise)).argmax(axis=1)
+
+    def _choose(self, found: Candidates, slot: int, position: int, stream: int) -> int:
+        if self._params.greedy_N[slot]:
+            return int(found.scores_V.argmax())
+        ids = self._ids_V if found.ids_K is None else found.ids_K
+        scores = found.scores_V if found.ids_K is None else found.scores_V[found.ids_K]
+        noise = cpu_philox.uniform(self._params.seed_N[slot : slot + 1], np.array([position]), ids, stream)
+        return int(ids[(scores + philox.gumbel_of(noise[0])).argmax()])
+
+
+def logprobs_of(params: SlotParams, found: Candidates, slot: int, token_id: int) -> TokenLogprobs:
+    """As the request in `slot` wants them for its answer."""
+    return token_logprobs(found.logprobs_V(bool(params.processed_N[slot])), token_id, int(params.logprobs_N[slot]))
+
+
+def as_array(logits: Any) -> np.ndarray:
+    """A NumPy view of float32 or float64 logits; other floats are widened."""
+    if isinstance(logits, np.ndarray):
+        return logits
+    if str(logits.dtype) not in ("torch.float32", "torch.float64"):
+        logits = logits.float()
+    return logits.numpy(force=True)
+
+
+def fault(logits_V: np.ndarray) -> str:
+    """What is wrong with a row that has no finite best entry."""
+    if np.isnan(logits_V).any():
+        return f"the logits of this position hold {np.count_nonzero(np.isnan(logits_V))} NaN"
+    return "the logits of this position hold +inf" if logits_V.max() > 0 else "the logits of this position are all -inf"

@@ -1,0 +1,86 @@
+"""Coupled verification gives what plain sampling gives: tokens, log probabilities and histories, bit for bit."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from toy_rounds import (
+    EOS,
+    V,
+    Text,
+    draft,
+    draft_logits_after,
+    history_of,
+    logits_after,
+    new_sampler,
+    num_usable,
+    packed,
+    plain,
+    random_mask,
+    requests_for,
+    same_logprobs,
+    verify,
+)
+
+from deepinfer.interfaces import Request, SamplingParams, VerifyRows
+from deepinfer.speculation.coupled import CoupledVerifier
+
+GREEDY = SamplingParams(temperature=0.0)
+
+params_of_any_kind = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.6, 1.0, 1.7]),
+    top_k=st.sampled_from([0, 0, 5]),
+    top_p=st.sampled_from([1.0, 1.0, 0.8]),
+    min_p=st.sampled_from([0.0, 0.0, 0.05]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.4]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 1.0]),
+    frequency_penalty=st.sampled_from([0.0, 0.0, -1.5, 1.5]),
+    logit_bias=st.sampled_from([None, None, {5: 4.0, 9: -100.0}]),
+    bad_words=st.sampled_from([(), (), ("c", "dd", "fgh")]),
+    min_tokens=st.sampled_from([0, 0, 6]),
+    stop_token_ids=st.sampled_from([(), (7, 8)]),
+    logprobs=st.sampled_from([None, None, 0, 3]),
+    logprobs_mode=st.sampled_from(["raw", "processed"]),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.tuples(params_of_any_kind, st.booleans()), min_size=1, max_size=4),
+    st.integers(0, 5),
+    st.integers(0, 2**31),
+)
+def test_everything_equals_plain_sampling(asked: list, depth: int, seed: int) -> None:
+    """Random parameters, drafts of every origin, lengths and masks; the text is compared after every round."""
+    masked = [mask for _, mask in asked]
+
+    def mask_of(s: int, tokens: list[int]) -> np.ndarray | None:
+        return random_mask(tokens) if masked[s] else None
+
+    requests = requests_for([one for one, _ in asked], seed=seed)
+    rng = np.random.default_rng(seed)
+    _, expected = plain(requests, 24, mask_of)
+    sampler = new_sampler(requests)
+    verifier = CoupledVerifier(sampler)
+    texts = [Text(request.prompt_ids.tolist()) for request in requests]
+    while max(len(text.tokens) for text in texts) < 20:
+        drafts, origin = np.full((len(texts), depth), -1), rng.integers(4)
+        if origin < 2:
+            drafts = draft(verifier, texts, depth, mask_of)
+        elif origin == 2:
+            drafts = draft(verifier, texts, depth, mask_of, propose=lambda _: int(rng.integers(-1, V)))
+        lengths = np.minimum(rng.integers(0, depth + 1, len(texts)), num_usable(drafts))
+        verify(verifier, texts, drafts, lengths, mask_of)
+        for s, (text, whole) in enumerate(zip(texts, expected)):
+            assert text.failure is None and text.tokens == whole.tokens[: len(text.tokens)]
+            assert all(same_logprobs(a, b) for a, b in zip(text.logprobs, whole.logprobs))
+            assert history_of(sampler, s, len(text.tokens)) == plain_history(requests, s, text.tokens)
+
+
+def plain_history(requests: list[Request], slot: int, tokens: list[int]) -> tuple | None:
+    """As if the answer had been put there token by token."""
+    sampler = new_sampler(requests)
+    num_prompt = len(requests[slot].prompt_ids)
+    sampler.record(slot, num_prompt, tokens[num_prompt:])
+    return history_of(sampler, slot, len(tokens))

@@ -1,0 +1,141 @@
+"""The checkpoint's drafter through rings, chunks and rejected drafts, against golden drafts and against itself."""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from draft_bench import DraftBench, draft_bench
+from small_models import golden_arrays, golden_model, golden_prompts, k6_model, random_tokens
+
+from deepinfer.ops import native, reference
+
+SETTINGS = [("full", "float64", 2e-6), ("kv", "float64", 2e-6), ("none", "float32", 1e-4)]
+BLOCK = 5
+
+
+@pytest.fixture(scope="module", params=SETTINGS, ids=lambda s: f"{s[0]}-{s[1]}")
+def setting(request: pytest.FixtureRequest) -> tuple[DraftBench, str, float]:
+    numerics, dtype, tolerance = request.param
+    return draft_bench(golden_model(), reference(), numerics, dtype), numerics, tolerance
+
+
+@lru_cache(maxsize=1)
+def shared() -> DraftBench:
+    return draft_bench(k6_model(), native(), "full", "float32", num_slots=40)
+
+
+@pytest.fixture
+def bench() -> DraftBench:
+    """The shipped model's shape, float32, packed caches, all of them NaN."""
+    shared().engine.forget()
+    return shared()
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_drafts_and_confidences_through_rings_equal_golden(setting: tuple[DraftBench, str, float], number: int) -> None:
+    bench, numerics, tolerance = setting
+    gold, key = golden_arrays(), f"chk_f64/{numerics}/{number}"
+    tokens = [*golden_prompts()[number], int(gold[f"{key}/greedy"][0])]
+    bench.engine.forget()
+    bench.prefill(tokens, [len(tokens) // 3, len(tokens) // 2], slot=3)
+    drafts, logits_SKV = bench.draft((tokens, 3))
+    assert [tokens[-1], *drafts.token_ids[0].tolist()] == gold[f"{key}/draft_tokens"].tolist()
+    np.testing.assert_allclose(logits_SKV[0], gold[f"{key}/draft_logits"], rtol=0, atol=max(tolerance, 1e-5))
+    chance = 1 / (1 + np.exp(-gold[f"{key}/draft_conf_raw"].astype(np.float64)))
+    np.testing.assert_allclose(drafts.confidence[0], chance, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("number", [0, 2, 5])
+def test_decoding_with_drafts_gives_the_golden_text(setting: tuple[DraftBench, str, float], number: int) -> None:
+    bench, numerics, _ = setting
+    wanted, prompt = golden_arrays()[f"chk_f64/{numerics}/{number}/greedy"].tolist(), golden_prompts()[number]
+    bench.engine.forget()
+    tokens = [*prompt, wanted[0]]
+    bench.prefill(tokens, [], slot=1)
+    assert bench.follow(tokens, 1, len(wanted) - 1)[len(prompt) :] == wanted
+
+
+@pytest.mark.parametrize("cuts", [[1], [127, 128, 129], [134, 135], [260], list(range(100, 290, 9))])
+def test_drafts_do_not_depend_on_how_a_prompt_was_cut(bench: DraftBench, cuts: list[int]) -> None:
+    tokens = random_tokens(k6_model().config, 300, 5)
+    bench.prefill(tokens, [], slot=0)
+    bench.prefill(tokens, cuts, slot=1)
+    whole, cut = bench.draft((tokens, 0)), bench.draft((tokens, 1))
+    assert torch.equal(whole[1], cut[1])
+    assert np.array_equal(whole[0].confidence, cut[0].confidence)
+
+
+def test_drafts_do_not_depend_on_the_batch(bench: DraftBench) -> None:
+    lengths = [2, 3, 7, 60, 128, 129, 130, 134, 135, 200, 290, *range(20, 46)]
+    sequences = [(random_tokens(k6_model().config, length, length), slot) for slot, length in enumerate(lengths)]
+    for tokens, slot in sequences:
+        bench.prefill(tokens, [], slot)
+    together, logits_SKV = bench.draft(*sequences)
+    for some in ([0], [10], [4, 5], [9, 3, 0], list(range(8)), list(range(9)), list(range(36, 0, -1))):
+        part, part_logits = bench.draft(*(sequences[s] for s in some))
+        assert torch.equal(part_logits, logits_SKV[some]), some
+        assert np.array_equal(part.token_ids, together.token_ids[some])
+        assert np.array_equal(part.confidence, together.confidence[some])
+
+
+@pytest.mark.parametrize("accepted", range(BLOCK + 1))
+def test_rejected_rows_leave_no_trace(bench: DraftBench, accepted: int) -> None:
+    """Round after round with wrong drafts behind the accepted ones, and a clean prefill of the same text."""
+    config = k6_model().config
+    text, wrong = random_tokens(config, 150, 8), random_tokens(config, 400, 9)
+    length = 131
+    bench.prefill(text[:length], [], slot=0)
+    while length + accepted + 1 <= len(text):
+        checked = text[: length + accepted] + wrong[length + accepted : length + BLOCK]
+        bench.step((checked, length - 1, length + BLOCK, 0))
+        length += accepted + 1
+        bench.prefill(text[:length], [], slot=1)
+        used, clean = bench.draft((text[:length], 0)), bench.draft((text[:length], 1))
+        assert torch.equal(used[1], clean[1])
+        assert np.array_equal(used[0].confidence, clean[0].confidence)
+
+
+@pytest.mark.parametrize("depth", range(1, BLOCK + 1))
+def test_a_smaller_depth_is_the_beginning_of_the_block(bench: DraftBench, depth: int) -> None:
+    tokens = random_tokens(k6_model().config, 140, 6)
+    bench.prefill(tokens, [], slot=0)
+    whole, logits_SKV = bench.draft((tokens, 0))
+    bench.drafter.depth = depth
+    try:
+        short, short_logits = bench.draft((tokens, 0))
+    finally:
+        bench.drafter.depth = BLOCK
+    assert short.token_ids.shape == short.confidence.shape == (1, depth)
+    assert torch.equal(short_logits, logits_SKV[:, :depth])
+    assert np.array_equal(short.confidence, whole.confidence[:, :depth])
+
+
+def test_a_draft_that_is_refused_ends_the_proposals_of_its_sequence_alone(bench: DraftBench) -> None:
+    tokens = random_tokens(k6_model().config, 40, 7)
+    bench.prefill(tokens, [], slot=0)
+    bench.prefill(tokens, [], slot=1)
+    free, _ = bench.draft((tokens, 0))
+    tokens_NL = np.tile(np.array(tokens, np.int32), (2, 1))
+
+    def choose(number: int, logits_SV: torch.Tensor) -> np.ndarray:
+        chosen = logits_SV.argmax(-1).numpy().copy()
+        chosen[1] = -1 if number == 2 else chosen[1]
+        return chosen
+
+    drafts = bench.drafter.draft(np.array([0, 1]), tokens_NL, np.array([40, 40]), 0, choose)
+    assert np.array_equal(drafts.token_ids[0], free.token_ids[0])
+    assert drafts.token_ids[1].tolist() == [*free.token_ids[0, :2].tolist(), -1, -1, -1]
+    assert drafts.confidence[1, 2:].tolist() == [0, 0, 0] and (drafts.confidence[1, :2] > 0).all()
+
+
+def test_no_sequence_is_no_work(bench: DraftBench) -> None:
+    drafts = bench.drafter.draft(
+        np.zeros(0, np.int64), np.zeros((1, 1), np.int32), np.zeros(0, np.int64), 0, pytest.fail
+    )
+    assert drafts.token_ids.shape == drafts.confidence.shape == (0, BLOCK)
+
+
+def test_a_block_deeper_than_the_checkpoint_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"speculation\.depth=7.*blocks of 5"):
+        draft_bench(k6_model(), reference(), "full", "float32", depth=7)

@@ -1,0 +1,58 @@
+"""Lock-step decoding gives what the training forward gives, and its samples follow the target's law."""
+
+import pytest
+import torch
+
+from examples.tiny_model.attention import Mode
+from examples.tiny_model.draft_decode import decode, sample, states
+from examples.tiny_model.draft_target import CHECKPOINT, load_target
+
+TOKENS = 640  # beyond 512 entries candidates cut, beyond 128 top-k does
+
+
+@pytest.fixture(scope="module")
+def target():
+    return load_target(CHECKPOINT, torch.device("cpu"), torch.float32)
+
+
+def test_states_equal_the_training_forward(target):
+    generator = torch.Generator().manual_seed(4)
+    ids = torch.randint(3, target.config.vocab_size, (2, TOKENS), generator=generator)
+    ids[:, 0] = target.config.bos_token_id
+    with torch.no_grad():
+        whole = target.model(target.weights, ids, Mode(quantised=True, sparse=True), with_features=True)
+        stepped = list(states(target, ids, TOKENS))
+    hidden = torch.stack([h for h, _ in stepped], 1)
+    features = torch.stack([f for _, f in stepped], 1)
+    for ours, theirs in ((hidden, whole.hidden_BTD), (features, whole.features_BTF)):
+        error = (ours - theirs).norm(dim=2) / theirs.norm(dim=2)
+        assert error[:, :128].median() < 1e-4
+        assert error.median() < 0.02  # rounding flips spread from row to row
+    best, expected = target.logits(hidden).argmax(-1), target.logits(whole.hidden_BTD).argmax(-1)
+    assert (best == expected).float().mean() > 0.9
+
+
+def test_decode_forces_prompts_and_stops_at_the_end(target):
+    prompt = torch.randint(3, 3000, (3, 24), generator=torch.Generator().manual_seed(1))
+    prompt[:, 0] = target.config.bos_token_id
+    prompts = torch.tensor([24, 9, 9])
+    seeds = torch.tensor([5, 6, 6])
+    given = decode(target, prompt.clone(), prompts, torch.tensor([0.0, 1.0, 1.0]), seeds)
+    assert torch.equal(given.ids_BT[0], prompt[0]) and torch.equal(given.ids_BT[1:, :9], prompt[1:, :9])
+    assert not torch.equal(given.ids_BT[1, 9:], prompt[1, 9:])
+    greedy = decode(target, given.ids_BT[1:2].clone(), torch.tensor([12]), torch.tensor([0.0]), torch.tensor([9]))
+    for row, length in ((1, given.lengths_B[1]), (0, greedy.lengths_B[0])):
+        ids = (given if row else greedy).ids_BT[row]
+        answer = ids[9:length].tolist()
+        assert 1 not in answer[:-1]
+        assert (answer[-1] == 1) == bool((given if row else greedy).ended_B[row]) or length == 24
+
+
+def test_samples_follow_the_softmax():
+    logits = torch.tensor([2.0, 0.5, 0.0, -1.0]).expand(40_000, -1)
+    seeds = torch.arange(40_000)
+    for temperature in (0.7, 1.0):
+        drawn = sample(logits, torch.full((40_000,), temperature), seeds, 17)
+        share = torch.bincount(drawn, minlength=4) / 40_000
+        assert (share - (logits[0] / temperature).softmax(-1)).abs().max() < 0.01
+    assert (sample(logits, torch.zeros(40_000), seeds, 17) == 0).all()
