@@ -6,11 +6,14 @@ get · K drafts · G n-gram slots · B blocks of a sequence · N slots · L toke
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 import numpy as np
+
+from deepinfer.structured import AnyGrammar, as_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +27,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. `seed` None draws one at admission; with n > 1 each
     answer has its own seed derived from it. `logprobs` = k returns the k best and the chosen token per step, `prompt_logprobs`
     the same for the prompt; `logprobs_mode` says whether before ("raw") or after ("processed") penalties, masks and filters.
+    `grammar` is what the answer must look like (deepinfer.structured), also as a dict such as {"regex": "yes|no"}.
     A single str as `stop` or `bad_words`, and a single int as `stop_token_ids`, are taken for a list of one.
     """
 
@@ -57,6 +61,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, name, (value,))
             elif isinstance(value, list):
                 msgspec.structs.force_setattr(self, name, tuple(value))
+        if isinstance(self.grammar, dict):
+            with suppress(ValueError):  # whoever checks the parameters says what is wrong with it
+                msgspec.structs.force_setattr(self, "grammar", as_grammar(self.grammar))
 
 
 @dataclass(slots=True)
@@ -267,8 +274,20 @@ class VerifyLengths(Protocol):
         `other_rows`: prompt rows in the same step.
         """
 
-    def observe(self, *, num_sequences: int, num_rows: int, num_tokens: int, drafted: bool, device_s: float) -> None:
-        """A step is through: its decoding sequences, its rows of all kinds, the tokens that it gave, its time."""
+    def observe(
+        self,
+        *,
+        num_sequences: int,
+        num_rows: int,
+        num_tokens: int,
+        drafted: bool,
+        device_s: float,
+        num_checked: int | None = None,
+    ) -> None:
+        """A step is through: its decoding sequences, its rows of all kinds, the tokens that it gave, its time.
+
+        `num_checked`: drafts among its rows; None: all rows beyond one a sequence.
+        """
 
 
 class Executor(Protocol):

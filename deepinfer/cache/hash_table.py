@@ -17,7 +17,7 @@ AHEAD = 16  # searches begun together, so that their cache misses overlap
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def _home(tag: int, size: int) -> int:
-    return (tag * size) >> TAG_BITS
+    return int((tag * size) >> TAG_BITS)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")

@@ -15,6 +15,7 @@ class Foreign(Struct, frozen=True, kw_only=True):
     hf_endpoint: str | None = None
     hf_offline: bool = False
     hf_token_set: bool = False  # never the token itself
+    xdg_cache_home: str | None = None  # where programs keep what they can make again; ~/.cache where unset
     rank: int | None = None  # torchrun's rank of this process, all nodes together
     local_rank: int | None = None
     world_size: int | None = None
@@ -39,6 +40,7 @@ def foreign(environ: Mapping[str, str] | None = None) -> Foreign:
         hf_endpoint=env.get("HF_ENDPOINT"),
         hf_offline=env.get("HF_HUB_OFFLINE", "").strip().lower() in ("1", "true", "yes", "on"),
         hf_token_set=bool(env.get("HF_TOKEN")),
+        xdg_cache_home=env.get("XDG_CACHE_HOME"),
         rank=_number(env, "RANK"),
         local_rank=_number(env, "LOCAL_RANK"),
         world_size=_number(env, "WORLD_SIZE"),

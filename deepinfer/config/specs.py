@@ -96,6 +96,10 @@ class DSpark(Speculation, frozen=True, kw_only=True, tag="dspark"):
     implementation = "deepinfer.speculation.dspark:DSpark"
     depth: Positive  # tokens drafted at a step
     verify: Verify  # coupled keeps the text of a seed, rejection only its law
+    back_off: bool  # stops drafting while it costs more than it brings
+    cost_curve: Literal[
+        "measured", "none"
+    ]  # of steps, which decides how many drafts are checked; none: all
 
 
 class DSparkFixed(Speculation, frozen=True, kw_only=True, tag="dspark_fixed"):
@@ -103,6 +107,7 @@ class DSparkFixed(Speculation, frozen=True, kw_only=True, tag="dspark_fixed"):
     depth: Positive
     verify: Verify
     verify_length: Positive  # drafts checked at every step, whatever their confidence
+    back_off: bool
 
 
 class Ngram(Speculation, frozen=True, kw_only=True, tag="ngram"):
@@ -111,6 +116,7 @@ class Ngram(Speculation, frozen=True, kw_only=True, tag="ngram"):
     verify: Verify
     min_match: Positive  # shortest run of tokens that is looked up
     max_match: Positive  # longest run of tokens that is looked up
+    back_off: bool
 
 
 class Sampling(Component, frozen=True, kw_only=True, tag="sampling"):

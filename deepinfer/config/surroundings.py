@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from deepinfer.config.leaves import Component, Seconds, Text
+from deepinfer.config.leaves import Component, Seconds, Share, Text
 
 
 class Executor(Component, frozen=True, kw_only=True):
@@ -28,6 +28,7 @@ class DistributedExecutor(Executor, frozen=True, kw_only=True, tag="distributed"
 class SimulatedExecutor(Executor, frozen=True, kw_only=True, tag="simulated"):
     implementation = "deepinfer.engine.executor_simulated:SimulatedExecutor"
     step_time_s: Seconds  # of every step, on the virtual clock
+    acceptance: Share  # chance that a draft is right if all before it are
 
 
 class Grammar(Component, frozen=True, kw_only=True):

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from deepinfer.config.facts import shipped_folder
-from deepinfer.engine.engine import Engine, TimedExecutor
-from deepinfer.engine.executor_local import LocalExecutor
+from deepinfer.engine.build_grammar import build_grammar
+from deepinfer.engine.build_model import checkpoint_folder, load_model
+from deepinfer.engine.build_speculation import build_lengths, build_speculation, decode_state
+from deepinfer.engine.device import TimedExecutor
+from deepinfer.engine.engine import Engine
 from deepinfer.engine.executor_simulated import SimulatedExecutor
+from deepinfer.engine.executor_thread import ThreadedExecutor
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.engine.unbuilt import is_simulated, refuse_unbuilt
 from deepinfer.sampling.tokenizer import BpeTokenizer
 
 if TYPE_CHECKING:
     from deepinfer.model.cache_storage import ModelCache
-    from deepinfer.model.checkpoint.reader import Checkpoint
     from deepinfer.model.v41 import V41Model
-    from deepinfer.ops import Ops
     from deepinfer.plan.types import Node, Plan
     from deepinfer.sampling.sampler import Sampler
 
@@ -40,6 +37,7 @@ class EngineGraph:
     executor: TimedExecutor
     engine: Engine
     warm_up_s: float = 0.0  # mostly compilation, at the first run on a machine
+    notices: tuple[str, ...] = ()  # what the user should know of how it was built
 
 
 def build_graph(plan: Plan, *, poison_freed: bool = False) -> EngineGraph:
@@ -52,13 +50,14 @@ def build_graph(plan: Plan, *, poison_freed: bool = False) -> EngineGraph:
     limits = limits_of(plan)
     if is_simulated(plan):
         return _simulated(plan, limits, poison_freed)
+    from deepinfer.engine.executor_local import LocalExecutor
     from deepinfer.model.cache_storage import ModelCache
     from deepinfer.model.warm_up import warm_up
     from deepinfer.sampling.sampler import Sampler
 
     folder = checkpoint_folder(plan)
     tokenizer = _tokenizer_in(folder)
-    model = _model(plan, folder)
+    loaded = load_model(plan, folder)
     memory = plan.memory[0]
     cache = ModelCache(plan.model.config, plan.cache, num_blocks=memory.num_blocks, num_slots=memory.num_state_slots)
     sampler = Sampler(
@@ -67,18 +66,34 @@ def build_graph(plan: Plan, *, poison_freed: bool = False) -> EngineGraph:
         limits.eos_token_ids,
         tokenizer.text_bytes(limits.vocab_size) if tokenizer else None,
     )
-    executor = LocalExecutor(model, cache, sampler, threads=plan.numerics.threads)
-    engine = Engine(executor, limits, poison_freed=poison_freed)
+    warm_up_s = warm_up(loaded.model) if any(choice.backend == "native" for choice in plan.ops) else 0.0
+    grammar = build_grammar(plan, tokenizer)
+    speculation = build_speculation(plan, loaded, cache, sampler, folder)
+    local = LocalExecutor(
+        loaded.model,
+        cache,
+        sampler,
+        speculation.verifier,
+        decode_state(plan, limits),
+        drafter=speculation.drafter,
+        grammar=grammar,
+        threads=plan.numerics.threads,
+    )
+    lengths, notices = build_lengths(plan, limits, local)
+    executor: TimedExecutor = local
+    if limits.async_depth:
+        executor = ThreadedExecutor(local)
     return EngineGraph(
         plan=plan,
         limits=limits,
         tokenizer=tokenizer,
-        model=model,
+        model=loaded.model,
         cache=cache,
         sampler=sampler,
         executor=executor,
-        engine=engine,
-        warm_up_s=warm_up(model) if any(choice.backend == "native" for choice in plan.ops) else 0.0,
+        engine=Engine(executor, limits, lengths=lengths, grammar=grammar, poison_freed=poison_freed),
+        warm_up_s=warm_up_s,
+        notices=(*speculation.notices, *notices),
     )
 
 
@@ -96,6 +111,9 @@ def limits_of(plan: Plan) -> EngineLimits:
         block_tokens=plan.cache.block_tokens,
         eos_token_ids=(config.eos_token_id,),
         watchdog_s=scheduler.watchdog_s,
+        async_depth=scheduler.async_depth,
+        draft_depth=plan.drafting.depth,
+        replay_keep=plan.numerics.replay_keep_tokens,
     )
 
 
@@ -104,30 +122,16 @@ def tokenizer_of(plan: Plan) -> BpeTokenizer | None:
     return _tokenizer_in(checkpoint_folder(plan))
 
 
-def checkpoint_folder(plan: Plan) -> Path | None:
-    """Where the checkpoint lies on this machine, fetched from the hub first if need be. Dummy weights have none of their
-    own, but a model that ships with the package lends its tokenizer."""
-    model = plan.model
-    if model.source == "folder":
-        return Path(model.location).expanduser()
-    if model.source == "hub" and not is_simulated(plan):
-        from deepinfer.model.checkpoint.hub import fetch_checkpoint
-        from deepinfer.model.checkpoint.progress import showing_bytes
-
-        repo, _, revision = model.location.partition("@")
-        with showing_bytes(f"fetching {model.location}") as report:
-            return fetch_checkpoint(repo, revision, names=_tensor_names(plan), progress=report)
-    shipped = shipped_folder(model.name)
-    return shipped if shipped.is_dir() else None
-
-
 def _simulated(plan: Plan, limits: EngineLimits, poison_freed: bool) -> EngineGraph:
+    settings = _node(plan, "executor").settings
     executor = SimulatedExecutor(
         vocab_size=limits.vocab_size,
-        num_slots=limits.max_num_seqs,
-        step_time_s=float(_node(plan, "executor").settings["step_time_s"]),
+        state=decode_state(plan, limits),
+        step_time_s=float(settings["step_time_s"]),
+        acceptance=float(settings["acceptance"]),
     )
-    engine = Engine(executor, limits, poison_freed=poison_freed, clock=executor.clock.now)
+    lengths, _ = build_lengths(plan, limits, None)
+    engine = Engine(executor, limits, lengths=lengths, poison_freed=poison_freed, clock=executor.clock.now)
     tokenizer = tokenizer_of(plan)
     return EngineGraph(
         plan=plan,
@@ -141,74 +145,9 @@ def _simulated(plan: Plan, limits: EngineLimits, poison_freed: bool) -> EngineGr
     )
 
 
-def _model(plan: Plan, folder: Path | None) -> V41Model:
-    import torch
-
-    from deepinfer.model.v41 import V41Model
-
-    config, numerics = plan.model.config, plan.numerics
-    names, dtype = _tensor_names(plan), getattr(torch, numerics.dtype)
-    torch.set_num_threads(numerics.threads)
-    if plan.model.weights == "dummy":
-        from deepinfer.model.checkpoint.dummy import dummy_weights
-
-        weights = dummy_weights(config, names, dtype=dtype)
-        classes: np.ndarray | None = np.arange(config.vocab_size) % config.engram_compressed_vocab_size
-    else:
-        from deepinfer.model.checkpoint.reader import open_checkpoint
-        from deepinfer.model.checkpoint.weights import load_weights
-
-        assert folder is not None, "a checkpoint has a folder"
-        checkpoint = open_checkpoint(folder)
-        weights = load_weights(checkpoint, names, dtype=dtype)
-        classes = _classes(checkpoint)
-    return V41Model(
-        config,
-        weights,
-        _ops(plan),
-        numerics=numerics.numerics,
-        dtype=numerics.dtype,
-        layout=plan.cache,
-        token_classes=classes,
-    )
-
-
-def _classes(checkpoint: Checkpoint) -> np.ndarray | None:
-    from deepinfer.model.checkpoint.errors import CheckpointErrors
-
-    if checkpoint.engram_classes is None and checkpoint.config.engram_layer_ids:
-        why = "tokenizer.json is missing: the n-gram tables are addressed by classes of its tokens"
-        raise CheckpointErrors(checkpoint.path, {"tokenizer": [why]})
-    return checkpoint.engram_classes
-
-
-def _tensor_names(plan: Plan) -> list[str]:
-    """Weights that this plan computes with: the draft module only where something is drafted."""
-    from deepinfer.model.checkpoint.weights import weight_specs
-
-    drafts = plan.drafting.num_draft_layers > 0
-    return [spec.name for spec in weight_specs(plan.model.config) if drafts or spec.group != "draft"]
-
-
-def _ops(plan: Plan) -> Ops:
-    """The plan's choice of backend for each op, as one record that computes in the dtypes common to all of them."""
-    records = {backend: _load(backend)() for backend in sorted({choice.implementation for choice in plan.ops})}
-    return replace(
-        records[plan.ops[0].implementation],
-        name="+".join(record.name for record in records.values()),
-        dtypes=frozenset.intersection(*(record.dtypes for record in records.values())),
-        **{choice.op: getattr(records[choice.implementation], choice.op) for choice in plan.ops},
-    )
-
-
 def _tokenizer_in(folder: Path | None) -> BpeTokenizer | None:
     return BpeTokenizer(folder / "tokenizer.json") if folder and (folder / "tokenizer.json").is_file() else None
 
 
 def _node(plan: Plan, name: str) -> Node:
     return next(node for node in plan.graph if node.name == name)
-
-
-def _load(implementation: str) -> Callable[..., Any]:
-    module, _, attribute = implementation.partition(":")
-    return getattr(importlib.import_module(module), attribute)

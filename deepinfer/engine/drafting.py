@@ -42,18 +42,20 @@ class DraftChooser:
 
     def choose(self, number: int, logits_SV: Any, *, proposed_S: np.ndarray | None = None) -> np.ndarray:
         """Draft `number` of every sequence, int64 [S]; see interfaces.Drafter. Text that a grammar forces is proposed first."""
-        masks = {}
+        masks: dict[int, np.ndarray] = {}
         for s, newest in self._newest.items():
             assert self._grammar is not None
             mask = self._grammar.lookahead(int(self._slots[s]), newest)
             if mask is not None:
                 masks[s] = mask
-            if self._forced[s]:
-                proposed_S = np.full(len(self._slots), -1, dtype=np.int64) if proposed_S is None else proposed_S.copy()
-                proposed_S[s] = self._forced[s][0]
-        chosen_S = self._verifier.choose(
-            self._slots, self._positions + number, number, logits_SV, masks, proposed_S=proposed_S
-        )
+        forced_S = np.full(len(self._slots), -1, dtype=np.int64)
+        for s, forced in self._forced.items():
+            if forced:
+                forced_S[s] = forced[0]
+        chosen_S = np.full(len(self._slots), -1, dtype=np.int64)
+        drawn_S = forced_S < 0
+        self._choose(number, drawn_S, logits_SV, masks, proposed_S, chosen_S)
+        self._choose(number, ~drawn_S, None, masks, forced_S, chosen_S)
         for s in list(self._newest):
             token = int(chosen_S[s])
             if token < 0:  # nothing legal to propose: the sequence's drafts end here
@@ -62,3 +64,26 @@ class DraftChooser:
             self._forced[s] = self._forced[s][1:] if self._forced[s][:1] == [token] else []
             self._newest[s].append(token)
         return chosen_S
+
+    def _choose(
+        self,
+        number: int,
+        who_S: np.ndarray,
+        logits_SV: Any,
+        masks: dict[int, np.ndarray],
+        proposed_S: np.ndarray | None,
+        chosen_S: np.ndarray,
+    ) -> None:
+        """Drafts of the sequences in `who_S` (bool), written to `chosen_S`."""
+        at = np.flatnonzero(who_S)
+        if not len(at):
+            return
+        if len(at) == len(who_S):
+            some_masks = masks
+        else:
+            some_masks = {i: masks[s] for i, s in enumerate(at.tolist()) if s in masks}
+            logits_SV = None if logits_SV is None else logits_SV[at]
+            proposed_S = None if proposed_S is None else proposed_S[at]
+        chosen_S[at] = self._verifier.choose(
+            self._slots[at], self._positions[at] + number, number, logits_SV, some_masks, proposed_S=proposed_S
+        )

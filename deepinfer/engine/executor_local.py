@@ -70,17 +70,28 @@ class LocalExecutor:
         self._use_threads()
         started_s = time.perf_counter()
         self._plan, self._resolved = plan, self.state.resolve(plan)
-        step = self._resolved.step
-        if self.drafter is not None and self.drafter.needs_features:
-            self._hidden_TD, features_TF = self.model.forward_with_features(step, self.cache)
-            through_s = time.perf_counter()
-            self.drafter.observe(step, features_TF)
-            self.times.drafting_s += time.perf_counter() - through_s
-        else:
-            self._hidden_TD = self.model.forward(step, self.cache)
-            through_s = time.perf_counter()
-        self.times.model_s += through_s - started_s
+        self._hidden_TD = self._forward(self._resolved.step)
         self._forward_s = time.perf_counter() - started_s
+
+    def time_forward(self, plan: StepPlan) -> float:
+        """Seconds of the forward pass of a step that nobody samples."""
+        self._use_threads()
+        started_s = time.perf_counter()
+        self._forward(self.state.resolve(plan).step)
+        return time.perf_counter() - started_s
+
+    def _forward(self, step: StepInput) -> torch.Tensor:
+        started_s = time.perf_counter()
+        if self.drafter is None or not self.drafter.needs_features:
+            hidden_TD = self.model.forward(step, self.cache)
+            self.times.model_s += time.perf_counter() - started_s
+            return hidden_TD
+        hidden_TD, features_TF = self.model.forward_with_features(step, self.cache)
+        through_s = time.perf_counter()
+        self.drafter.observe(step, features_TF)
+        self.times.model_s += through_s - started_s
+        self.times.drafting_s += time.perf_counter() - through_s
+        return hidden_TD
 
     @torch.inference_mode()
     def sample(self, sample: SampleInput) -> None:

@@ -14,7 +14,16 @@ from deepinfer.engine.clocks import Clock, VirtualClock
 from deepinfer.engine.decode_state import DecodeState, Resolved
 from deepinfer.engine.live_rows import expand, live_rows
 from deepinfer.engine.stats import ExecutorTimes
-from deepinfer.interfaces import Drafts, Request, SampleInput, SamplingParams, StepOutput, StepPlan, Verified, VerifyRows
+from deepinfer.interfaces import (
+    Drafts,
+    Request,
+    SampleInput,
+    SamplingParams,
+    StepOutput,
+    StepPlan,
+    Verified,
+    VerifyRows,
+)
 
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
 

@@ -99,9 +99,7 @@ class GrammarLine:
         desk = self._desk
         assert desk is not None
         return {
-            r: desk.masks(slot, drafts_NK[slot])
-            for r, slot in enumerate(slots.tolist())
-            if alive[r] and desk.has(slot)
+            r: desk.masks(slot, drafts_NK[slot]) for r, slot in enumerate(slots.tolist()) if alive[r] and desk.has(slot)
         }
 
     def advance(self, slots: np.ndarray, events: list[TokenEvent]) -> dict[int, str]:

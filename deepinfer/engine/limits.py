@@ -11,8 +11,13 @@ import numpy as np
 
 from deepinfer.interfaces import SamplingParams
 
-
-OPTIONAL = ("eos_token_ids", "watchdog_s", "async_depth", "draft_depth", "replay_keep")  # fields that may be zero or empty
+OPTIONAL = (
+    "eos_token_ids",
+    "watchdog_s",
+    "async_depth",
+    "draft_depth",
+    "replay_keep",
+)  # fields that may be zero or empty
 
 
 class RequestRefused(ValueError):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from deepinfer.engine.events import TokenEvent
-from deepinfer.engine.step_plan import ScheduledStep
 from deepinfer.engine.sequences import SequenceTable
+from deepinfer.engine.step_plan import ScheduledStep
 from deepinfer.interfaces import TokenLogprobs
 
 

@@ -147,6 +147,7 @@ class Scheduler:
                 num_tokens=int(output.counts.sum()),
                 drafted=scheduled.plan.draft,
                 device_s=output.device_s,
+                num_checked=0 if output.num_checked is None else int(output.num_checked.sum()),
             )
         return committed
 
@@ -198,11 +199,11 @@ class Scheduler:
             table.capacity_tokens[lacking] += self.limits.block_tokens
             return
         for slot in self._best_first(lacking):
-            missing = int(self._blocks_missing(np.array([slot]))[0])
-            while table.stage[slot] == DECODE and self.blocks.num_free < missing:
+            count = int(self._blocks_missing(np.array([slot]))[0])
+            while table.stage[slot] == DECODE and self.blocks.num_free < count:
                 self._preempt(self._victim())
             if table.stage[slot] == DECODE:
-                table.give_blocks(slot, self.blocks.allocate(missing), self.limits.block_tokens)
+                table.give_blocks(slot, self.blocks.allocate(count), self.limits.block_tokens)
 
     def _reach(self, slots: np.ndarray) -> np.ndarray:
         """Tokens that may be in the caches of `slots` after the next step: an upper bound."""

@@ -29,12 +29,16 @@ class SequenceTable:
         self.num_blocks = np.zeros(slots, dtype=np.int64)
         self.capacity_tokens = np.zeros(slots, dtype=np.int64)  # num_blocks in tokens
         self.num_tokens = np.zeros(slots, dtype=np.int64)  # known: prompt and what was generated
-        self.num_computed = np.zeros(slots, dtype=np.int64)  # of them in the caches; of a prompt also what is on its way in
+        self.num_computed = np.zeros(
+            slots, dtype=np.int64
+        )  # of them in the caches; of a prompt also what is on its way in
         self.pending = np.zeros(slots, dtype=np.int64)  # steps in flight that give the sequence tokens
         self.window_from = np.zeros(slots, dtype=np.int64)  # see StepPlan
         self.upper_from = np.zeros(slots, dtype=np.int64)
         self.write_from = np.zeros(slots, dtype=np.int64)
-        self.confidence = np.full((2, slots, limits.draft_depth), np.nan, dtype=np.float32)  # of the last two steps, newest first
+        self.confidence = np.full(
+            (2, slots, limits.draft_depth), np.nan, dtype=np.float32
+        )  # of two steps, newest first
         self.num_prompt = np.zeros(slots, dtype=np.int64)
         self.length_end = np.zeros(slots, dtype=np.int64)  # num_tokens at which the sequence ends for length
         self.stop_from = np.zeros(slots, dtype=np.int64)  # stop ids count once num_tokens is beyond this

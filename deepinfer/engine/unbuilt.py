@@ -29,9 +29,6 @@ def refuse_unbuilt(plan: Plan) -> None:
     found: dict[str, Problem] = {}  # group → what is missing of it
     if plan.layout.num_ranks > MAX_RANKS:
         found["parallel"] = not_built(f"parallel: {plan.layout.num_ranks} ranks", "parallel=single")
-    if plan.scheduler.async_depth in NOT_BUILT["scheduler.async_depth"]:
-        key = "scheduler.async_depth"
-        found[key] = not_built(f"{key}={plan.scheduler.async_depth}", INSTEAD[key])
     for node in plan.graph:
         replaced = simulated and node.seam in DEVICE_SEAMS
         if node.implementation and not replaced and not _exists(node.implementation.partition(":")[0]):

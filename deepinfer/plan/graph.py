@@ -24,7 +24,7 @@ EXECUTORS: dict[str, type[Component]] = {
 AUTO_SETTINGS: dict[str, dict[str, Any]] = {  # of an executor that "auto" chose: the values of conf/executor
     "local": {},
     "distributed": {"backend": "auto", "join_timeout_s": 60.0},
-    "simulated": {"step_time_s": 0.001},
+    "simulated": {"step_time_s": 0.001, "acceptance": 0.8},
 }
 PACKAGE = Path(__file__).parents[1]
 WEIGHTS = {

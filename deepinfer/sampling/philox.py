@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 TARGET, DRAFT, ACCEPT, RESIDUAL = range(4)  # streams
+STREAM_BITS = 2  # what is left of a counter's last word may number draws at the same position
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)

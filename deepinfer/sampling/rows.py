@@ -33,6 +33,15 @@ class Sampled:
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # r → only where asked
 
 
+@dataclass(slots=True)
+class Distributions:
+    """What the tokens of R rows are drawn from."""
+
+    p_RV: np.ndarray  # float64; each row sums to 1, or is zero where failed
+    failed: np.ndarray  # bool [R]
+    failures: dict[int, str] = field(default_factory=dict)  # r → why
+
+
 class Rows:
     """Logits [T, V], never written to. The best token of every row is found at once; the rest when a row is asked for."""
 
@@ -85,6 +94,51 @@ class Rows:
         sampled.token_ids[sampled.failed] = -1
         return sampled
 
+    def distributions(
+        self,
+        rows: np.ndarray,
+        slots: np.ndarray,
+        positions: np.ndarray,
+        masks: Mapping[int, np.ndarray] | None = None,
+    ) -> Distributions:
+        """What `sample` would draw from, for slots that are not greedy. Writes no history: rows are of different slots."""
+        params, masks = self._params, masks or {}
+        broken_R = self.broken_T[rows]
+        found = Distributions(np.zeros((len(rows), params.vocab_size)), broken_R.copy())
+        found.failures = {int(r): fault(self.logits_TV[rows[r]]) for r in np.flatnonzero(broken_R)}
+        single_R = params.edited_N[slots] | params.filtered_N[slots]
+        single_R[list(masks)] = True
+        plain = np.flatnonzero(~(single_R | broken_R))
+        scores = self.logits_TV[rows[plain]].astype(np.float64) / params.temperature_N[slots[plain], None]
+        found.p_RV[plain] = _softmax(scores)
+        for r in np.flatnonzero(single_R & ~broken_R).tolist():
+            one = candidates_of(params, self.logits_TV[rows[r]], int(slots[r]), int(positions[r]), masks.get(r))
+            if one is None:
+                found.failed[r], found.failures[r] = True, RULED_OUT
+            elif one.ids_K is None:
+                found.p_RV[r] = _softmax(one.scores_V)
+            else:
+                found.p_RV[r, one.ids_K] = _softmax(one.scores_V[one.ids_K])
+        return found
+
+    def logprobs(
+        self,
+        rows: np.ndarray,
+        slots: np.ndarray,
+        positions: np.ndarray,
+        masks: Mapping[int, np.ndarray],
+        token_ids: np.ndarray,
+    ) -> dict[int, TokenLogprobs]:
+        """r → log probabilities of rows whose token was chosen elsewhere (-1: none), before it stands in the history."""
+        wanted = (self._params.logprobs_N[slots] != NOT_ASKED) & (token_ids >= 0)
+        found = {}
+        for r in np.flatnonzero(wanted).tolist():
+            slot = int(slots[r])
+            one = candidates_of(self._params, self.logits_TV[rows[r]], slot, int(positions[r]), masks.get(r))
+            assert one is not None, "a token was chosen where all are ruled out"
+            found[r] = logprobs_of(self._params, one, slot, int(token_ids[r]))
+        return found
+
     def _draw(self, rows: np.ndarray, slots: np.ndarray, positions: np.ndarray, stream: int) -> np.ndarray:
         """Rows with a temperature and nothing else, all at once."""
         noise = cpu_philox.uniform(self._params.seed_N[slots], positions, self._ids_V, stream)
@@ -98,6 +152,12 @@ class Rows:
         scores = found.scores_V if found.ids_K is None else found.scores_V[found.ids_K]
         noise = cpu_philox.uniform(self._params.seed_N[slot : slot + 1], np.array([position]), ids, stream)
         return int(ids[(scores + philox.gumbel_of(noise[0])).argmax()])
+
+
+def _softmax(scores_XV: np.ndarray) -> np.ndarray:
+    """Over the last axis. One entry at least is finite, none is NaN or +inf."""
+    weights_XV = np.exp(scores_XV - scores_XV.max(axis=-1, keepdims=True))
+    return weights_XV / weights_XV.sum(axis=-1, keepdims=True)
 
 
 def logprobs_of(params: SlotParams, found: Candidates, slot: int, token_id: int) -> TokenLogprobs:

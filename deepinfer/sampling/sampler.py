@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepinfer.interfaces import TokenLogprobs
+from deepinfer.kernels import cpu_philox
+from deepinfer.sampling import philox
 from deepinfer.sampling.candidates import candidates_of
 from deepinfer.sampling.logprobs import token_logprobs
 from deepinfer.sampling.rows import Rows, Sampled, as_array
@@ -69,6 +71,34 @@ class Sampler:
     def rows(self, logits_TV: Any) -> Rows:
         """The logits of a forward pass (a float tensor or array [T, V]), ready to choose tokens from."""
         return Rows(self._params, logits_TV)
+
+    def temperatures(self, slots: np.ndarray) -> np.ndarray:
+        """float64 [S]: at which temperature slots are served; 0 where greedy."""
+        return np.where(self._params.greedy_N[slots], 0.0, self._params.temperature_N[slots])
+
+    def greedy(self, slots: np.ndarray) -> np.ndarray:
+        """bool [R]: whether these slots take the best token, without any noise."""
+        return self._params.greedy_N[slots]
+
+    def coins(self, slots: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Uniforms in (0, 1), float64 [R], that decide whether the draft at a position is accepted."""
+        return philox.uniform(self._params.seed_N[slots], positions, np.zeros(1, np.uint64), philox.ACCEPT)
+
+    def draft_noise(self, slots: np.ndarray, positions: np.ndarray, number: int) -> np.ndarray:
+        """Gumbel noise, float64 [R, V], for drafts that do not share the target's.
+
+        A position may be drafted in several rounds, each time by a draft of another number: the number is in the counter
+        beside the stream, so that a draft knows nothing of those that were thrown away.
+        """
+        return self._noise(slots, positions, philox.DRAFT | number << philox.STREAM_BITS)
+
+    def residual_noise(self, slots: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Gumbel noise, float64 [R, V], for the token in a rejected draft's place."""
+        return self._noise(slots, positions, philox.RESIDUAL)
+
+    def _noise(self, slots: np.ndarray, positions: np.ndarray, stream: int) -> np.ndarray:
+        ids_V = np.arange(self.vocab_size, dtype=np.uint64)
+        return philox.gumbel_of(cpu_philox.uniform(self._params.seed_N[slots], positions, ids_V, stream))
 
     def sample(
         self,

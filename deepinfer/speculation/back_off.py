@@ -54,7 +54,7 @@ class BackOff:
         self.acceptance: float | None = None  # share of the drafts checked then
         self._failures = 0  # since it last paid over a whole window
         self._steps = self._plain_steps = 0  # in this state
-        self._since_compared = 0
+        self._since_compared = self._comparisons = 0
         self._was_drafted = True
         self._plain: deque[tuple[int, float]] = deque(maxlen=64)  # sequences, seconds
         self._judged: list[Judged] = []
@@ -118,13 +118,14 @@ class BackOff:
             self._enter("compare")
 
     def _compare_after(self, num_sequences: int) -> int:
-        if len(self._alike(num_sequences)) < LEAST_ALIKE:
-            return FIRST_COMPARED_AFTER
+        if self.without_s(num_sequences) is None or not self._plain:
+            return min(FIRST_COMPARED_AFTER << self._comparisons, COMPARED_EVERY)
         return COMPARED_EVERY_WHEN_CLEAR if (self.gain or 0) > CLEAR_GAIN else COMPARED_EVERY
 
     def _enter(self, state: State) -> None:
         if not self.drafting:
             self._since_compared = 0
+        self._comparisons = min(self._comparisons + (state == "compare"), 16)
         self.state, self._steps, self._plain_steps = state, 0, 0
 
     def _judge(self) -> None:
@@ -146,9 +147,9 @@ class BackOff:
 
     def _sentence(self, steps: int) -> str:
         return (
-            f"speculation does not pay here: acceptance {_percent(self.acceptance or 0.0)} over {steps:,} steps, speculation cost "
-            f"{_percent(-(self.gain or 0.0))} of the tokens per second; drafting is off, tried again after {self.pause:,} steps, "
-            "then ever more rarely; speculation=none turns it off for good"
+            f"speculation does not pay here: acceptance {_percent(self.acceptance or 0.0)} over {steps:,} steps, "
+            f"speculation cost {_percent(-(self.gain or 0.0))} of the tokens per second; drafting is off, tried again after "
+            f"{self.pause:,} steps, then ever more rarely; speculation=none turns it off for good"
         )
 
 

@@ -39,9 +39,9 @@ def rising(values: np.ndarray) -> np.ndarray:
 class CostCurve:
     """Seconds of a step; `observe` what steps really take.
 
-    `rows` and `sequences` are int64, rising, from 1; the other three are float64 seconds at them. Between two sizes the curve is
-    straight, or with `padded` flat at the next size (a device that fills a step up to one of these sizes). Beyond the
-    last it goes on as between the last two that differ by half.
+    `rows` and `sequences` are int64, rising, from 1; the other three are float64 seconds at them. Between two sizes the curve
+    is straight, or with `padded` flat at the next size (a device that fills a step up to one of these sizes). Beyond the
+    last it goes on as it went from the size of at most half of it.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ import numpy as np
 
 from deepinfer.speculation.chains import Chains
 from deepinfer.speculation.outcomes import Outcomes
-from deepinfer.speculation.row_sampler import is_legal
+from deepinfer.speculation.row_sampler import legal_proposals, masks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ class CoupledVerifier:
         """Draft `number` of each sequence; see `Verifier.choose`. Logits that give no token give no draft."""
         open_ = self._chains.open(slots, number)
         drafts_S = np.full(len(slots), -1)
-        open_masks = {i: masks[s] for i, s in enumerate(open_.tolist()) if s in masks}
+        open_masks = masks_of(open_, masks)
         if proposed_S is None:
             choice = self._sampler.rows(logits_SV)
             sampled = choice.sample(open_, slots[open_], positions[open_], open_masks, logprobs=False)
@@ -68,12 +68,3 @@ class CoupledVerifier:
                 self._sampler.record(int(slots[s]), int(positions[s]), [int(drafts_S[s])])
         self._chains.extend(slots[drafts_S >= 0])
         return drafts_S
-
-
-def legal_proposals(proposed_S: np.ndarray, masks: Mapping[int, np.ndarray]) -> np.ndarray:
-    """The proposals, -1 where the mask of a sequence (s → uint32 words) rules one out."""
-    legal_S = proposed_S.copy()
-    for s, mask_W in masks.items():
-        if legal_S[s] >= 0 and not is_legal(mask_W, int(legal_S[s])):
-            legal_S[s] = -1
-    return legal_S

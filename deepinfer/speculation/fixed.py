@@ -16,7 +16,7 @@ class FixedLengths:
         self.most_each, self.back_off = verify_length, back_off
 
     def budget(self, confidence_RK: np.ndarray, other_rows: int) -> tuple[int, bool]:
-        """(drafts to check, whether to draft): see `interfaces.VerifyLengths`. Neither argument changes the number a sequence."""
+        """(drafts to check, whether to draft): see `interfaces.VerifyLengths`. Confidences and prompt rows change nothing."""
         if self.back_off is not None and not self.back_off.drafting:
             return 0, False
         return len(confidence_RK) * self.most_each, True

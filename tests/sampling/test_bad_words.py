@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepinfer.interfaces import Request, SamplingParams
-from deepinfer.sampling import sampler as sampler_module
+from deepinfer.sampling import slot_params
 from deepinfer.sampling.bad_words import BadWords, TokenBytes
 from deepinfer.sampling.params import ParamsError
 from deepinfer.sampling.sampler import Sampler
@@ -48,8 +48,8 @@ def test_holding_is_what_in_says(vocabulary: list[bytes], words: list[str]) -> N
 
 def test_word_lists_are_built_once_shared_and_only_so_many_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
-    real = sampler_module.BadWords
-    monkeypatch.setattr(sampler_module, "BadWords", lambda *args: built.append(args[0]) or real(*args))
+    real = slot_params.BadWords
+    monkeypatch.setattr(slot_params, "BadWords", lambda *args: built.append(args[0]) or real(*args))
     sampler = Sampler(3, 2, token_bytes=[b"ca", b"t", b"s"])
     params = [SamplingParams(bad_words=(f"word {i}",)) for i in range(70)]
     for slot in (0, 1):
@@ -58,7 +58,7 @@ def test_word_lists_are_built_once_shared_and_only_so_many_kept(monkeypatch: pyt
     assert built == [("word 0",)]
     for one in params:
         sampler.prepare(one)
-    assert len(built) == 70 and len(sampler._bad_words) == 64
+    assert len(built) == 70 and len(sampler._params._bad_words) == 64
     sampler.admit(0, Request(0, np.array([0]), params[0], 3))
     assert len(built) == 71
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepinfer.interfaces import Request, SampleInput, SamplingParams
+from deepinfer.interfaces import Request, SamplingParams
 from deepinfer.sampling.filters import best, survivors
 from deepinfer.sampling.history import History
 from deepinfer.sampling.logprobs import log_softmax, token_logprobs
@@ -82,8 +82,8 @@ def test_rejected_tokens_leave_no_trace_in_penalties() -> None:
     sampler.admit(0, Request(0, np.array([3]), SamplingParams(temperature=0.0, presence_penalty=2.0), 0))
 
     def choose(position: int, *logits: float) -> int:
-        step = SampleInput(np.array([0]), np.array([position]))
-        return int(sampler.sample(np.array([logits], np.float32), step).token_ids[0])
+        sampled = sampler.sample(np.array([logits], np.float32), np.array([0]), np.array([position]))
+        return int(sampled.token_ids[0])
 
     assert choose(1, 9, 0, 0, 0) == 0 and choose(2, 5, 4, 0, 0) == 1  # 0 is penalised: 5 - 2 < 4
     assert choose(1, 0, 0, 9, 0) == 2  # now the first token is another one

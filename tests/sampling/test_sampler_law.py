@@ -1,9 +1,8 @@
 """The whole sampler against exact probabilities: many seeds at one position, many positions of one seed, every filter."""
 
-import math
-
 import numpy as np
 import pytest
+from chi_square import p_value
 
 from deepinfer.interfaces import Request, SamplingParams
 from deepinfer.sampling.sampler import Sampler
@@ -11,22 +10,6 @@ from deepinfer.sampling.sampler import Sampler
 V = 24
 LOGITS_V = np.random.default_rng(3).normal(size=V).astype(np.float32) * 2
 PROMPT = np.array([1, 2, 3, 3])
-
-
-def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
-    """p of the chi-square test (after Wilson and Hilferty, 1931); cells with fewer than 5 expected are put together."""
-    assert (counts[probabilities == 0] == 0).all(), "an impossible token was drawn"
-    expected = counts.sum() * probabilities
-    rare = expected < 5
-    observed = np.append(counts[~rare], counts[rare].sum())
-    expected = np.append(expected[~rare], expected[rare].sum())
-    observed, expected = observed[expected > 0], expected[expected > 0]
-    freedom = len(expected) - 1
-    if freedom == 0:
-        return 1.0
-    statistic = ((observed - expected) ** 2 / expected).sum()
-    spread = 2 / (9 * freedom)
-    return 0.5 * math.erfc(((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(2 * spread))
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

@@ -5,16 +5,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from toy_rounds import (
-    EOS,
-    V,
     Text,
+    V,
     draft,
-    draft_logits_after,
     history_of,
     logits_after,
     new_sampler,
     num_usable,
-    packed,
     plain,
     random_mask,
     requests_for,
@@ -22,7 +19,7 @@ from toy_rounds import (
     verify,
 )
 
-from deepinfer.interfaces import Request, SamplingParams, VerifyRows
+from deepinfer.interfaces import Request, SamplingParams
 from deepinfer.speculation.coupled import CoupledVerifier
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -84,3 +81,29 @@ def plain_history(requests: list[Request], slot: int, tokens: list[int]) -> tupl
     num_prompt = len(requests[slot].prompt_ids)
     sampler.record(slot, num_prompt, tokens[num_prompt:])
     return history_of(sampler, slot, len(tokens))
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(), SamplingParams(top_k=4, frequency_penalty=1.0)])
+def test_the_texts_are_plain_ones_though_drafts_are_good_and_bad(params: SamplingParams) -> None:
+    """Both must happen: drafts that are accepted, and drafts that are not."""
+    requests = requests_for([params] * 6)
+    _, expected = plain(requests, 40)
+    verifier = CoupledVerifier(new_sampler(requests))
+    texts = [Text(request.prompt_ids.tolist()) for request in requests]
+    accepted = checked = 0
+    while max(len(text.tokens) for text in texts) < 36:
+        drafts = draft(verifier, texts, 4)
+        verified = verify(verifier, texts, drafts, np.full(6, 4))
+        accepted, checked = accepted + int((verified.counts - 1).sum()), checked + 24
+    assert all(text.tokens == whole.tokens[: len(text.tokens)] for text, whole in zip(texts, expected))
+    assert 0.2 * checked < accepted < 0.95 * checked
+
+
+def test_a_perfect_drafter_is_always_right() -> None:
+    """With the target's own logits every draft is the target's sample: the noise is the same."""
+    requests = requests_for([SamplingParams(), SamplingParams(top_p=0.7, repetition_penalty=1.3, min_tokens=9), GREEDY])
+    verifier = CoupledVerifier(new_sampler(requests))
+    texts = [Text(request.prompt_ids.tolist()) for request in requests]
+    for _ in range(6):
+        drafts = draft(verifier, texts, 5, drafter=logits_after)
+        assert verify(verifier, texts, drafts, np.full(3, 5)).counts.tolist() == [6, 6, 6]

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from deepinfer.interfaces import Request, SamplingParams, TokenLogprobs, VerifyRows
+from deepinfer.interfaces import Request, SamplingParams, TokenLogprobs, Verified, VerifyRows
 from deepinfer.sampling.sampler import Sampler
 
 V = 37  # no multiple of 32, nor of a vector's width
@@ -159,3 +159,23 @@ def history_of(sampler: Sampler, slot: int, position: int) -> tuple | None:
         return None
     history = edits.history
     return history._length, history.before(position).tobytes(), history.answer_counts(position).tobytes()
+
+
+def peaks(*tokens: int) -> np.ndarray:
+    """Rows whose best tokens are these, nearly for certain at low temperatures; the next best is the token after it."""
+    logits = np.zeros((len(tokens), V), np.float32)
+    for row, token in enumerate(tokens):
+        logits[row, token], logits[row, (token + 1) % V] = 9, 8
+    return logits
+
+
+def one_round(kind: type, params: SamplingParams, logits: np.ndarray, drafts: Sequence[int], masks=None) -> Verified:
+    """Rows `logits` [1 + n, V] of one sequence whose answer begins; the drafts are proposed for certain."""
+    requests = requests_for([params])
+    verifier = kind(new_sampler(requests))
+    for number, token in enumerate(drafts):
+        verifier.choose(np.array([0]), np.array([3 + number]), number, None, {}, proposed_S=np.array([token]))
+    rows = VerifyRows(
+        np.array([0]), np.array([3]), np.array([0, len(logits)]), np.array([drafts], np.int64), masks or {}
+    )
+    return verifier.verify(logits, rows)

@@ -17,7 +17,7 @@ class Case(NamedTuple):
 TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
 PAIR = {"type": "object", "properties": {"a": TEXT, "b": WHOLE}}
 CASES = [
-    Case("type", TEXT, ["", "a\n\"é🙂"], [1, None, {}, [], True]),
+    Case("type", TEXT, ["", 'a\n"é🙂'], [1, None, {}, [], True]),
     Case("type", WHOLE, [0, -7, 123], [1.5, "1", None]),
     Case("type", {"type": "number"}, [0, -1.5, 2e10], ["1", None]),
     Case("type", {"type": "boolean"}, [True, False], [0, "true", None]),

@@ -1,0 +1,119 @@
+"""The model of a plan with its weights and ops, and where its checkpoint lies."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deepinfer.config.facts import shipped_folder
+from deepinfer.engine.unbuilt import is_simulated
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from deepinfer.model.checkpoint.reader import Checkpoint
+    from deepinfer.model.v41 import V41Model
+    from deepinfer.ops import Ops
+    from deepinfer.plan.types import Plan
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, and the weights it was built from: the drafter shares some of them."""
+
+    model: V41Model
+    weights: Mapping[str, Tensor]
+    ops: Ops
+
+
+def checkpoint_folder(plan: Plan) -> Path | None:
+    """Where the checkpoint lies on this machine, fetched from the hub first if need be. Dummy weights have none of their
+    own, but a model that ships with the package lends its tokenizer."""
+    model = plan.model
+    if model.source == "folder":
+        return Path(model.location).expanduser()
+    if model.source == "hub" and not is_simulated(plan):
+        from deepinfer.model.checkpoint.hub import fetch_checkpoint
+        from deepinfer.model.checkpoint.progress import showing_bytes
+
+        repo, _, revision = model.location.partition("@")
+        with showing_bytes(f"fetching {model.location}") as report:
+            return fetch_checkpoint(repo, revision, names=_tensor_names(plan), progress=report)
+    shipped = shipped_folder(model.name)
+    return shipped if shipped.is_dir() else None
+
+
+def load_model(plan: Plan, folder: Path | None) -> LoadedModel:
+    """Raises CheckpointErrors where the weights are not what the plan computes with."""
+    import torch
+
+    from deepinfer.model.v41 import V41Model
+
+    config, numerics = plan.model.config, plan.numerics
+    names, dtype = _tensor_names(plan), getattr(torch, numerics.dtype)
+    torch.set_num_threads(numerics.threads)
+    if plan.model.weights == "dummy":
+        from deepinfer.model.checkpoint.dummy import dummy_weights
+
+        weights = dummy_weights(config, names, dtype=dtype)
+        classes: np.ndarray | None = np.arange(config.vocab_size) % config.engram_compressed_vocab_size
+    else:
+        from deepinfer.model.checkpoint.reader import open_checkpoint
+        from deepinfer.model.checkpoint.weights import load_weights
+
+        assert folder is not None, "a checkpoint has a folder"
+        checkpoint = open_checkpoint(folder)
+        weights = load_weights(checkpoint, names, dtype=dtype)
+        classes = _classes(checkpoint)
+    ops = _ops(plan)
+    model = V41Model(
+        config,
+        weights,
+        ops,
+        numerics=numerics.numerics,
+        dtype=numerics.dtype,
+        layout=plan.cache,
+        token_classes=classes,
+    )
+    return LoadedModel(model, weights, ops)
+
+
+def _classes(checkpoint: Checkpoint) -> np.ndarray | None:
+    from deepinfer.model.checkpoint.errors import CheckpointErrors
+
+    if checkpoint.engram_classes is None and checkpoint.config.engram_layer_ids:
+        why = "tokenizer.json is missing: the n-gram tables are addressed by classes of its tokens"
+        raise CheckpointErrors(checkpoint.path, {"tokenizer": [why]})
+    return checkpoint.engram_classes
+
+
+def _tensor_names(plan: Plan) -> list[str]:
+    """Weights that this plan computes with: the draft module only where something is drafted."""
+    from deepinfer.model.checkpoint.weights import weight_specs
+
+    drafts = plan.drafting.num_draft_layers > 0
+    return [spec.name for spec in weight_specs(plan.model.config) if drafts or spec.group != "draft"]
+
+
+def _ops(plan: Plan) -> Ops:
+    """The plan's choice of backend for each op, as one record that computes in the dtypes common to all of them."""
+    records = {
+        backend: load_implementation(backend)() for backend in sorted({choice.implementation for choice in plan.ops})
+    }
+    return replace(
+        records[plan.ops[0].implementation],
+        name="+".join(record.name for record in records.values()),
+        dtypes=frozenset.intersection(*(record.dtypes for record in records.values())),
+        **{choice.op: getattr(records[choice.implementation], choice.op) for choice in plan.ops},
+    )
+
+
+def load_implementation(implementation: str) -> Callable[..., Any]:
+    """The object that "module:attribute" names."""
+    module, _, attribute = implementation.partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -1,0 +1,136 @@
+"""The parts of speculation that a plan chose: verifier, drafter, and who says how many drafts are checked."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepinfer.config.env import foreign
+from deepinfer.engine.decode_state import DecodeState
+from deepinfer.engine.limits import EngineLimits
+from deepinfer.interfaces import Drafter, Verifier, VerifyLengths
+from deepinfer.speculation.back_off import BackOff
+from deepinfer.speculation.budget import ConfidenceBudget
+from deepinfer.speculation.cost_curve import CostCurve
+from deepinfer.speculation.coupled import CoupledVerifier
+from deepinfer.speculation.curve_measurement import measure_curve
+from deepinfer.speculation.curve_store import CurveStore
+from deepinfer.speculation.fixed import FixedLengths
+from deepinfer.speculation.rejection import RejectionVerifier
+
+if TYPE_CHECKING:
+    from deepinfer.engine.build_model import LoadedModel
+    from deepinfer.engine.executor_local import LocalExecutor
+    from deepinfer.model.cache_storage import ModelCache
+    from deepinfer.plan.types import Plan
+    from deepinfer.sampling.sampler import Sampler
+
+MOST_SIZES = 20  # of rows that are timed at start-up: a few seconds on a CPU, and once for each plan and machine
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """`drafter` None: nothing is drafted, and the verifier samples plain rows."""
+
+    verifier: Verifier
+    drafter: Drafter | None = None
+    notices: tuple[str, ...] = ()
+
+
+def build_speculation(
+    plan: Plan, loaded: LoadedModel, cache: ModelCache, sampler: Sampler, folder: Path | None
+) -> Speculation:
+    """What `plan.drafting` asks for. Raises ValueError for a calibration file that is damaged."""
+    verifier: Verifier = RejectionVerifier(sampler) if plan.numerics.verify == "rejection" else CoupledVerifier(sampler)
+    kind, depth, settings = plan.drafting.kind, plan.drafting.depth, _settings(plan)
+    if kind == "ngram":
+        from deepinfer.speculation.ngram import Ngram
+
+        drafter = Ngram(depth=depth, min_match=settings["min_match"], max_match=settings["max_match"])
+        return Speculation(verifier, drafter)
+    if plan.drafting.num_draft_layers:
+        from deepinfer.model.dspark import DSparkModel
+        from deepinfer.speculation.calibration import read_calibration
+        from deepinfer.speculation.dspark import DSpark
+
+        config, numerics = plan.model.config, plan.numerics
+        model = DSparkModel(config, loaded.weights, loaded.ops, numerics=numerics.numerics, dtype=numerics.dtype)
+        calibration = read_calibration(folder, numerics.verify, config.dspark_block_size)
+        dspark = DSpark(model, cache, depth=depth, calibration=calibration, temperatures=sampler.temperatures)
+        return Speculation(verifier, dspark, (calibration.notice,) if calibration.notice else ())
+    return Speculation(verifier)
+
+
+def decode_state(plan: Plan, limits: EngineLimits) -> DecodeState:
+    """The executor's memory of running sequences."""
+    return DecodeState(
+        limits.max_num_seqs,
+        limits.max_model_len,
+        limits.ngram_size,
+        depth=limits.draft_depth,
+        verify_length=plan.drafting.verify_length,
+    )
+
+
+def build_lengths(
+    plan: Plan, limits: EngineLimits, executor: LocalExecutor | None
+) -> tuple[VerifyLengths | None, tuple[str, ...]]:
+    """Who decides how many drafts are checked, None where nothing is drafted; and what the user should know of it.
+
+    `executor` None is a simulated one, whose steps all cost the same.
+    """
+    if not limits.draft_depth:
+        return None, ()
+    settings = _settings(plan)
+    if plan.drafting.kind != "dspark":
+        return FixedLengths(plan.drafting.verify_length, BackOff() if settings["back_off"] else None), ()
+    curve, notice = None, ""
+    if executor is not None and settings["cost_curve"] == "measured":
+        curve, notice = _curve(plan, limits, executor)
+    plain_s = None if curve is None else partial(_plain_s, curve)
+    back_off = BackOff(plain_s) if settings["back_off"] else None
+    return ConfidenceBudget(limits.draft_depth, curve, back_off), (notice,) if notice else ()
+
+
+def _curve(plan: Plan, limits: EngineLimits, executor: LocalExecutor) -> tuple[CostCurve, str]:
+    from deepinfer.engine.step_timer import StepTimer
+
+    timer = StepTimer(
+        executor,
+        max_model_len=limits.max_model_len,
+        block_tokens=limits.block_tokens,
+        num_blocks=limits.num_blocks,
+    )
+    most_rows = min(limits.max_num_batched_tokens, limits.max_num_seqs * (1 + limits.draft_depth))
+    store = CurveStore(_curve_folder(), _curve_key(plan, limits))
+    return store.curve(
+        lambda: measure_curve(timer, most_rows=most_rows, most_sequences=limits.max_num_seqs, most_sizes=MOST_SIZES)
+    )
+
+
+def _curve_key(plan: Plan, limits: EngineLimits) -> dict[str, Any]:
+    return {
+        "plan": plan.rank_digest,
+        "device": plan.hardware.name,
+        "machine": platform.machine() + " " + platform.node(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("deepinfer", "torch", "numpy", "numba")},
+        "rows": limits.max_num_seqs * (1 + limits.draft_depth),
+    }
+
+
+def _curve_folder() -> Path:
+    xdg = foreign().xdg_cache_home
+    return (Path(xdg) if xdg else Path.home() / ".cache") / "deepinfer"
+
+
+def _plain_s(curve: CostCurve, num_sequences: int) -> float:
+    return float(curve.predict(num_sequences, num_sequences, drafted=False))
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    return next(node.settings for node in plan.graph if node.name == "drafter")

@@ -1,0 +1,1 @@
+"""Structured output: grammars of requests become masks over the vocabulary."""

@@ -1,0 +1,298 @@
+"""The law of verified tokens: exactly, by enumeration, and end to end over many seeds. Planted faults must be seen."""
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import pytest
+from chi_square import p_value
+
+from deepinfer.interfaces import Request, SamplingParams, VerifyRows
+from deepinfer.sampling import philox
+from deepinfer.sampling.sampler import Sampler
+from deepinfer.speculation.coupled import CoupledVerifier
+from deepinfer.speculation.rejection import RejectionVerifier, acceptance, one_hot, residual
+
+# --- by enumeration: every draft, every coin, every token in a rejected draft's place
+
+
+def law_of_a_round(target: Callable, proposal: Callable, believed: Callable, gamma: int, size: int) -> dict:
+    """Text of gamma + 1 tokens → its probability, where a round's text is carried on by the target.
+
+    `target`, `proposal` (what drafts are drawn from) and `believed` (what the ratio test takes it for) map a text to [V].
+    """
+    law: dict[tuple, float] = {}
+
+    def carry_on(text: tuple, chance: float) -> None:
+        if len(text) == gamma + 1:
+            law[text] = law.get(text, 0.0) + chance
+            return
+        for token, p in enumerate(target(text)):
+            carry_on((*text, token), chance * p)
+
+    for drafts in product(range(size), repeat=gamma):
+        chance = np.prod([proposal(drafts[:i])[drafts[i]] for i in range(gamma)])
+        for i, draft in enumerate(drafts):
+            p_V, q_V = target(drafts[:i]), believed(drafts[:i])
+            if chance == 0:
+                break
+            accept = float(acceptance(p_V[draft], q_V[draft]))
+            for token, rest in enumerate(residual(p_V, q_V)):
+                carry_on((*drafts[:i], token), chance * (1 - accept) * rest)
+            chance *= accept
+        carry_on(drafts, chance)
+    return law
+
+
+def distance(law: dict, target: Callable) -> float:
+    """Total variation between a law of texts and the target's own."""
+    own = {text: np.prod([target(text[:i])[token] for i, token in enumerate(text)]) for text in law}
+    assert abs(sum(own.values()) - 1) < 1e-9
+    return 0.5 * sum(abs(law[text] - own[text]) for text in law)
+
+
+def random_model(rng: np.random.Generator, size: int) -> Callable:
+    """Text → [V]. Some tokens are impossible."""
+    known: dict[tuple, np.ndarray] = {}
+
+    def of(text: tuple) -> np.ndarray:
+        if text not in known:
+            p_V = rng.random(size) * (rng.random(size) < 0.8)
+            p_V[rng.integers(size)] += 0.1
+            known[text] = p_V / p_V.sum()
+        return known[text]
+
+    return of
+
+
+def best_of(model: Callable, size: int) -> Callable:
+    return lambda text: one_hot(int(model(text).argmax()), size)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("gamma", [1, 2])
+def test_a_round_keeps_the_targets_law_exactly(size: int, gamma: int) -> None:
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        target, drafter = random_model(rng, size), random_model(rng, size)
+        assert distance(law_of_a_round(target, drafter, drafter, gamma, size), target) < 1e-12
+        assert distance(law_of_a_round(target, target, target, gamma, size), target) < 1e-12
+
+
+@pytest.mark.parametrize("gamma", [1, 2])
+def test_the_proposal_must_be_what_the_ratio_test_believes(gamma: int) -> None:
+    """The best token of a softmax, judged as if drawn from it, breaks the law; judged as certain it does not."""
+    p_V, q_V = np.array([0.5, 0.3, 0.2]), np.array([0.6, 0.3, 0.1])
+
+    def target(text: tuple) -> np.ndarray:
+        return p_V
+
+    def drafter(text: tuple) -> np.ndarray:
+        return q_V
+
+    best = best_of(drafter, 3)
+    wrong = law_of_a_round(target, best, drafter, gamma, 3)
+    first = [sum(chance for text, chance in wrong.items() if text[0] == token) for token in range(3)]
+    assert np.allclose(first, [5 / 6, 0, 1 / 6]) and distance(wrong, target) > 0.3
+    assert distance(law_of_a_round(target, best, best, gamma, 3), target) < 1e-12
+
+
+def test_nothing_left_of_p_falls_back_to_p() -> None:
+    p_V = np.array([0.3, 0.7])
+    assert residual(p_V, p_V).tolist() == p_V.tolist()
+    assert residual(p_V, np.array([0.4, 0.6])).tolist() == [0.0, 1.0]
+
+
+# --- end to end: many seeds, a first and a second token, several rounds
+
+SIZE = 8
+SEEDS = 20_000
+RNG = np.random.default_rng(5)
+TARGET_UV = RNG.normal(size=(SIZE, SIZE)).astype(np.float32) * 1.5  # logits after token u
+DRAFTER_UV = TARGET_UV + RNG.normal(size=(SIZE, SIZE)).astype(np.float32)
+PROMPT = np.array([6, 2])
+SETTINGS = {
+    "plain": {},
+    "filters": {"temperature": 0.8, "top_k": 6, "top_p": 0.85},
+    "penalties": {"presence_penalty": 1.2, "frequency_penalty": 0.6, "repetition_penalty": 1.5},
+}
+
+
+def softmax(scores_V: np.ndarray) -> np.ndarray:
+    weights_V = np.exp(scores_V - scores_V.max())
+    return weights_V / weights_V.sum()
+
+
+def by_the_book(
+    text: list[int], temperature=1.0, top_k=SIZE, top_p=1.0, logits_UV=TARGET_UV, **penalties
+) -> np.ndarray:
+    """The distribution after a text whose first tokens are PROMPT, written without the sampler's own parts."""
+    scores_V = logits_UV[text[-1]].astype(np.float64)
+    answer = text[len(PROMPT) :]
+    for token in set(text) if penalties else ():
+        factor = penalties["repetition_penalty"]
+        scores_V[token] = scores_V[token] / factor if scores_V[token] > 0 else scores_V[token] * factor
+    for token in set(answer) if penalties else ():
+        scores_V[token] -= penalties["presence_penalty"] + penalties["frequency_penalty"] * answer.count(token)
+    p_V = softmax(scores_V / temperature)
+    order = np.argsort(-p_V, kind="stable")
+    p_V[order[top_k:]] = 0
+    p_V /= p_V.sum()
+    p_V[order[np.cumsum(p_V[order]) - p_V[order] >= top_p]] = 0
+    return p_V / p_V.sum()
+
+
+def expected_pairs(**setting) -> np.ndarray:
+    """[V * V]: of the answer's first two tokens."""
+    first_V = by_the_book(PROMPT.tolist(), **setting)
+    rows = [first_V[a] * by_the_book([*PROMPT.tolist(), a], **setting) for a in range(SIZE)]
+    return np.concatenate(rows)
+
+
+def sampler_for(setting: dict, num_seeds: int = SEEDS) -> Sampler:
+    sampler = Sampler(SIZE, num_seeds)
+    params = SamplingParams(**setting)
+    for slot in range(num_seeds):
+        sampler.admit(slot, Request(slot, PROMPT, params, slot * 7919 + 3))
+    return sampler
+
+
+def drafted(verifier, slots: np.ndarray, positions: np.ndarray, newest: np.ndarray, depth: int) -> np.ndarray:
+    drafts = np.zeros((len(slots), depth), np.int64)
+    for number in range(depth):
+        drafts[:, number] = verifier.choose(slots, positions + number, number, DRAFTER_UV[newest], {})
+        newest = drafts[:, number]
+    return drafts
+
+
+def checked(
+    verifier, slots: np.ndarray, positions: np.ndarray, newest: np.ndarray, drafts: np.ndarray, lengths: np.ndarray
+):
+    """Verify the first `lengths` drafts. Returns (Verified, first token of each, second or -1)."""
+    before = np.concatenate([newest[:, None], drafts], axis=1)  # the token that a row follows
+    logits = TARGET_UV[before[np.arange(before.shape[1]) <= lengths[:, None]]]
+    row_starts = np.concatenate([[0], np.cumsum(lengths + 1)])
+    verified = verifier.verify(logits, VerifyRows(slots, positions, row_starts, drafts))
+    starts = np.cumsum(verified.counts) - verified.counts
+    seconds = np.where(verified.counts > 1, verified.token_ids[np.minimum(starts + 1, len(verified.token_ids) - 1)], -1)
+    return verified, verified.token_ids[starts], seconds
+
+
+def two_tokens(verifier, num_seeds: int = SEEDS) -> np.ndarray:
+    """Counts [V * V] of the first two tokens of every seed: a round of two drafts, of which 0, 1 or 2 are checked, then
+    another one, drafted anew, where the first gave a single token."""
+    slots = np.arange(num_seeds)
+    positions, newest = np.full(num_seeds, len(PROMPT)), np.full(num_seeds, PROMPT[-1])
+    drafts = drafted(verifier, slots, positions, newest, 2)
+    _, first, second = checked(verifier, slots, positions, newest, drafts, slots % 3)
+    left = np.flatnonzero(second < 0)
+    assert 0.2 * num_seeds < len(left) < 0.9 * num_seeds
+    drafts = drafted(verifier, left, positions[left] + 1, first[left], 2)
+    _, second[left], _ = checked(verifier, left, positions[left] + 1, first[left], drafts, 1 + left % 2)
+    return np.bincount(first * SIZE + second, minlength=SIZE * SIZE)
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize("kind", [RejectionVerifier, CoupledVerifier])
+def test_first_and_second_token_have_the_targets_law(kind: type, setting: dict) -> None:
+    assert p_value(two_tokens(kind(sampler_for(setting))), expected_pairs(**setting)) > 1e-3
+
+
+def test_plain_sampling_as_a_control() -> None:
+    sampler, slots = sampler_for({}), np.arange(SEEDS)
+    first = sampler.sample(TARGET_UV[np.full(SEEDS, PROMPT[-1])], slots, np.full(SEEDS, 2)).token_ids
+    second = sampler.sample(TARGET_UV[first], slots, np.full(SEEDS, 3)).token_ids
+    assert p_value(np.bincount(first * SIZE + second, minlength=SIZE * SIZE), expected_pairs()) > 1e-3
+
+
+def test_a_proposal_without_a_distribution_keeps_the_law() -> None:
+    verifier, slots = RejectionVerifier(sampler_for({})), np.arange(SEEDS)
+    positions, newest = np.full(SEEDS, 2), np.full(SEEDS, PROMPT[-1])
+    proposed = np.full((SEEDS, 1), DRAFTER_UV[PROMPT[-1]].argmax())
+    assert (verifier.choose(slots, positions, 0, None, {}, proposed_S=proposed[:, 0]) == proposed[:, 0]).all()
+    _, first, _ = checked(verifier, slots, positions, newest, proposed, np.ones(SEEDS, np.int64))
+    assert p_value(np.bincount(first, minlength=SIZE), by_the_book(PROMPT.tolist())) > 1e-3
+
+
+# --- how much is accepted
+
+
+@pytest.mark.parametrize("setting", [SETTINGS["plain"], SETTINGS["filters"]], ids=["plain", "filters"])
+@pytest.mark.parametrize("kind", [RejectionVerifier, CoupledVerifier])
+def test_acceptance_is_as_the_papers_say(kind: type, setting: dict) -> None:
+    """Rejection: Σ min(p, q), the most that is possible. Coupled: at least (1 - TV) / (1 + TV)."""
+    p_V, q_V = (by_the_book(PROMPT.tolist(), logits_UV=x, **setting) for x in (TARGET_UV, DRAFTER_UV))
+    overlap = np.minimum(p_V, q_V).sum()
+    verifier, slots = kind(sampler_for(setting)), np.arange(SEEDS)
+    positions, newest = np.full(SEEDS, 2), np.full(SEEDS, PROMPT[-1])
+    drafts = drafted(verifier, slots, positions, newest, 1)
+    assert p_value(np.bincount(drafts[:, 0], minlength=SIZE), q_V) > 1e-3
+    verified, _, _ = checked(verifier, slots, positions, newest, drafts, np.ones(SEEDS, np.int64))
+    rate, three_sigma = (verified.counts == 2).mean(), 3 * np.sqrt(overlap * (1 - overlap) / SEEDS)
+    assert 0.3 < overlap < 0.9 and rate < overlap + three_sigma
+    if kind is RejectionVerifier:
+        assert rate > overlap - three_sigma
+    else:
+        assert rate > overlap / (2 - overlap) - three_sigma  # 1 - TV = overlap
+
+
+# --- faults that the tests above must see
+
+
+class SameNoiseForResidual(Sampler):
+    def residual_noise(self, slots, positions):
+        return self.draft_noise(slots, positions, 0)
+
+
+class OneCoin(Sampler):
+    def coins(self, slots, positions):
+        return super().coins(slots, np.zeros_like(positions))
+
+
+class CoinFromTheDraft(Sampler):
+    """The coin is the draft's own uniform: stream and counter mixed up."""
+
+    def coins(self, slots, positions):
+        seeds = self._params.seed_N[slots]
+        return philox.uniform(seeds, positions, np.full(1, 3, np.uint64), philox.DRAFT)
+
+
+class NoHistory(Sampler):
+    def record(self, slot, position, token_ids):
+        super().record(slot, position, [0] * len(token_ids))
+
+
+@pytest.mark.parametrize(
+    ("faulty", "setting"),
+    [
+        (SameNoiseForResidual, "plain"),
+        (OneCoin, "plain"),
+        (CoinFromTheDraft, "plain"),
+        (NoHistory, "penalties"),
+    ],
+)
+def test_planted_faults_of_noise_and_history_are_seen(faulty: type, setting: str, monkeypatch) -> None:
+    monkeypatch.setitem(globals(), "Sampler", faulty)
+    assert (
+        p_value(two_tokens(RejectionVerifier(sampler_for(SETTINGS[setting]))), expected_pairs(**SETTINGS[setting]))
+        < 1e-6
+    )
+
+
+@pytest.mark.parametrize("which", ["another number", "another sequence", "the softmax of an argmax"])
+def test_planted_faults_of_the_proposal_are_seen(which: str) -> None:
+    verifier = RejectionVerifier(sampler_for({}))
+    true_remember = verifier._remember
+
+    def remember(slots, positions, drafts_S, q_SV) -> None:
+        true_remember(slots, positions, drafts_S, np.roll(q_SV, 1, axis=0) if which == "another sequence" else q_SV)
+        if which == "another number":
+            for slot in slots.tolist():
+                found = verifier._proposals[slot]
+                if len(found) == 2:
+                    found[0].weights_V, found[1].weights_V = found[1].weights_V, found[0].weights_V
+
+    verifier._remember = remember
+    if which == "the softmax of an argmax":
+        verifier._sampler.draft_noise = lambda slots, positions, number: np.zeros((len(slots), SIZE))
+    assert p_value(two_tokens(verifier), expected_pairs()) < 1e-6
