@@ -8,12 +8,15 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from deepinfer.api import LLM
+from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.limits import EngineLimits
+from deepinfer.engine.live_rows import expand, live_rows
 from deepinfer.engine.stats import ExecutorTimes
-from deepinfer.interfaces import SampleInput, SamplingParams, StepInput
+from deepinfer.interfaces import SampleInput, SamplingParams, StepOutput, StepPlan
 from deepinfer.sampling.sampler import Sampler
 from deepinfer.sampling.tokenizer import BpeTokenizer
+from deepinfer.speculation.coupled import CoupledVerifier
 
 FIRST = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"]
 MARKERS = ["<｜System｜>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "｜DSML｜", "<｜latest_reminder｜>"]
@@ -38,7 +41,7 @@ def make_tokenizer(folder: Path) -> BpeTokenizer:
 class ToyExecutor:
     """Logits depend on the newest token alone. `broken_at` gives NaN where this token is the newest."""
 
-    def __init__(self, tokenizer: BpeTokenizer, num_slots: int) -> None:
+    def __init__(self, tokenizer: BpeTokenizer, limits: EngineLimits) -> None:
         self.times = ExecutorTimes()
         self.closed = False
         self.on_step = lambda: None
@@ -48,20 +51,22 @@ class ToyExecutor:
         for byte in range(255):
             self.next_id[id_of[bytes([byte])]] = id_of[bytes([byte + 1])]
         self.next_id[id_of[b"z"]] = EOS
-        self.sampler = Sampler(VOCAB, num_slots, [EOS], tokenizer.text_bytes(VOCAB))
-        self.wants_prompt_logprobs: dict[int, bool] = {}  # slot → of the request in it
-        self._steps: list = []
-
-    @property
-    def failures(self) -> dict[int, str]:
-        return self.sampler.failures
+        self.sampler = Sampler(VOCAB, limits.max_num_seqs, [EOS], tokenizer.text_bytes(VOCAB))
+        self.verifier = CoupledVerifier(self.sampler)
+        self.state = DecodeState(limits.max_num_seqs, limits.max_model_len, limits.ngram_size)
+        self.prompt_tokens: dict[int, int] = {}  # slot → of the request in it, where its log probabilities are wanted
+        self._resolved: list = []
+        self._outputs: list[StepOutput] = []
 
     def prepare(self, params: SamplingParams) -> None:
         self.sampler.prepare(params)
 
-    def admit(self, slot, request) -> None:
-        self.wants_prompt_logprobs[slot] = request.params.prompt_logprobs is not None
+    def admit(self, slot, request, length_end) -> None:
+        self.prompt_tokens.pop(slot, None)
+        if request.params.prompt_logprobs is not None:
+            self.prompt_tokens[slot] = len(request.prompt_ids)
         self.sampler.admit(slot, request)
+        self.state.admit(slot, request.prompt_ids, length_end)
 
     def release(self, slot: int) -> None:
         self.sampler.release(slot)
@@ -69,24 +74,29 @@ class ToyExecutor:
     def poison(self, blocks, slot) -> None:
         pass
 
-    def submit(self, step: StepInput) -> None:
+    def submit(self, plan: StepPlan) -> None:
         self.on_step()
-        self._steps.append(step)
+        self._resolved.append(self.state.resolve(plan))
 
     def sample(self, sample: SampleInput) -> None:
-        step = self._steps.pop(0)
-        output = self.sampler.sample(self._logits(step.token_ids[step.sample_rows]), sample)
-        for s, slot in enumerate(step.state_slots):
-            rows = np.arange(step.row_starts[s], step.row_starts[s + 1])
-            positions = step.positions[rows] + 1
-            inside = positions < self.sampler._num_prompt_N[slot]
-            if self.wants_prompt_logprobs[slot] and inside.any():
-                logits = self._logits(step.token_ids[rows[inside]])
+        resolved = self._resolved.pop(0)
+        step = resolved.step
+        rows, sample_rows = live_rows(resolved, sample)
+        verified = self.verifier.verify(self._logits(step.token_ids[sample_rows]), rows)
+        self.state.append(rows.slots, verified.token_ids, verified.counts)
+        output = expand(verified, sample.alive, resolved.num_checked)
+        output.num_rows = step.num_rows
+        for s, slot in enumerate(step.state_slots.tolist()):
+            at = np.arange(step.row_starts[s], step.row_starts[s + 1])
+            positions = step.positions[at] + 1
+            inside = positions < self.prompt_tokens.get(slot, 0)
+            if inside.any():
+                logits = self._logits(step.token_ids[at[inside]])
                 output.prompt_logprobs[s] = self.sampler.prompt_logprobs(slot, positions[inside], logits)
-        self._steps.append(output)
+        self._outputs.append(output)
 
-    def collect(self):
-        return self._steps.pop(0)
+    def collect(self) -> StepOutput:
+        return self._outputs.pop(0)
 
     def close(self) -> None:
         self.closed = True
@@ -112,6 +122,6 @@ def make_llm(tokenizer: BpeTokenizer | None, full: BpeTokenizer | None = None) -
         eos_token_ids=(EOS,),
     )
     llm = LLM.__new__(LLM)
-    engine = Engine(ToyExecutor(full or tokenizer, limits.max_num_seqs), limits, seed_entropy=1)
+    engine = Engine(ToyExecutor(full or tokenizer, limits), limits, seed_entropy=1)
     llm._start(engine, tokenizer, SamplingParams(temperature=0.0, max_tokens=64), BOS)
     return llm

@@ -34,6 +34,7 @@ class CachedSequence:
     """A sequence from its first look into the cache to its end."""
 
     chain: TokenChain
+    cached_tokens: int = 0  # of its prompt, not computed
     approximate: bool = False  # what it computes from now on follows from rebuilt windows
     num_entered: int = 0  # blocks that are shared, or have been offered to the index
     own_blocks: list[int] = field(default_factory=list)  # of them those that the index took

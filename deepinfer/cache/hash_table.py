@@ -17,12 +17,12 @@ AHEAD = 16  # searches begun together, so that their cache misses overlap
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def _home(tag: int, size: int) -> int:
-    return int((tag * size) >> TAG_BITS)
+    return (tag * size) >> TAG_BITS
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def _tag(digests_n4: np.ndarray, i: int, tag_mask: int) -> int:
-    return np.int64(digests_n4[i, 0]) & tag_mask
+    return int(np.int64(digests_n4[i, 0]) & tag_mask)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")

@@ -57,7 +57,7 @@ class PrefixCache:
         self.counts = PrefixCounts()
         self.diagnosis = MissDiagnosis(block_tokens)
         self._snapshot_every, self._numerics_digest = snapshot_every, numerics_digest
-        self._on_evicted = on_evicted
+        self.on_evicted = on_evicted
         self._sequences: dict[int, CachedSequence] = {}
 
     def match(self, request_id: int, tokens: np.ndarray, salt: str, *, num_prompt: int, usable: bool = True) -> Hit:
@@ -88,14 +88,16 @@ class PrefixCache:
             self.snapshots.pin(hit.snapshot)
         sequence.start(hit, len(tokens), self._snapshot_every if self.snapshots.size else 0)
         if not resumed:
+            sequence.cached_tokens = hit.floors.start
             self._count(tokens, salt, hit)
 
     def leave(self, request_id: int) -> None:
         """The sequence has ended; what it entered stays."""
         self._sequences.pop(request_id, None)
 
-    def is_approximate(self, request_id: int) -> bool:
-        return self._sequences[request_id].approximate
+    def use_of(self, request_id: int) -> CachedSequence:
+        """What a sequence got so far."""
+        return self._sequences[request_id]
 
     def advance(self, request_id: int, tokens: np.ndarray, num_computed: int, blocks: np.ndarray) -> None:
         """The first `num_computed` of a sequence's tokens are in its `blocks` for good: enter what is full."""
@@ -131,8 +133,12 @@ class PrefixCache:
         return found
 
     def reserve_decoding(self, request_id: int, boundary: int) -> int | None:
-        """The snapshot for a boundary that a running answer may cross in a step; None where there is no room."""
-        return self._reserve(self._sequences[request_id], boundary)
+        """The snapshot for a boundary that a running answer may cross in a step; None where there is no room. The one of its
+        boundary before gives way first."""
+        sequence = self._sequences[request_id]
+        if sequence.newest is not None:
+            self.snapshots.demote(*sequence.newest)
+        return self._reserve(sequence, boundary)
 
     def settle(self, request_id: int | None, boundary: int, snapshot: int, *, decoding: bool) -> None:
         """A reserved snapshot was written, and the sequence (after `advance`) is past the boundary; None: it was not."""
@@ -141,11 +147,8 @@ class PrefixCache:
             self.snapshots.drop(snapshot)
             return
         self.snapshots.keep(snapshot, block)
-        sequence = self._sequences[request_id]
         if decoding:
-            if sequence.newest is not None:
-                self.snapshots.demote(*sequence.newest)
-            sequence.newest = (snapshot, block)
+            self._sequences[request_id].newest = (snapshot, block)
 
     def unpin(self, snapshots: np.ndarray) -> None:
         """Restores from these are through."""
@@ -192,7 +195,7 @@ class PrefixCache:
     def _evicted(self, blocks: np.ndarray) -> None:
         self.index.remove(blocks)
         self.snapshots.forget(blocks)
-        self._on_evicted(blocks)
+        self.on_evicted(blocks)
 
     def _count(self, tokens: np.ndarray, salt: str, hit: Hit) -> None:
         counts, saved = self.counts, hit.floors.start

@@ -90,7 +90,7 @@ class DecodeState:
             upper_from=plan.upper_from,
             write_from=plan.write_from,
             restores=plan.restores,
-            snapshots=plan.snapshots,
+            snapshots=_within_reach(plan.snapshots, starts_S, num_rows_S),
         )
         assert step.token_ids.min() >= 0, "a place without a token was scheduled"
         slots = np.concatenate([decode, chunks[plan.chunk_sampled]])
@@ -135,3 +135,11 @@ class DecodeState:
         first = slots * self._stride + starts + self.pad
         ends = np.cumsum(counts)
         return np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - counts), counts)
+
+
+def _within_reach(snapshots: np.ndarray, starts_S: np.ndarray, num_rows_S: np.ndarray) -> np.ndarray:
+    """Those whose boundary the rows of their sequence come to: of a running answer the host knew only where it may be."""
+    if not len(snapshots):
+        return snapshots
+    starts, boundaries = starts_S[snapshots[:, 0]], snapshots[:, 1]
+    return snapshots[(starts <= boundaries) & (boundaries <= starts + num_rows_S[snapshots[:, 0]])]

@@ -138,7 +138,7 @@ class LocalExecutor:
 
     def poison(self, blocks: np.ndarray, slot: int) -> None:
         self.cache.fill_nan(blocks.tolist())
-        self.cache.fill_nan_slots([slot])
+        self.cache.fill_nan_slots([slot] if slot >= 0 else [])
 
     def close(self) -> None:
         """Drop the model and the caches; nothing can be run afterwards."""

@@ -21,16 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepinfer.cache.block_pool import IndexPool
 from deepinfer.engine.booking import Committed, book
 from deepinfer.engine.limits import EngineLimits
-from deepinfer.engine.sequences import DECODE, PREEMPTED, PREFILL, SequenceTable
+from deepinfer.engine.prefix_admission import PrefixAdmission
+from deepinfer.engine.sequences import DECODE, NO_ID, PREEMPTED, PREFILL, SequenceTable
 from deepinfer.engine.step_plan import Admission, ScheduledStep, make_step
 from deepinfer.engine.waiting import NO_SLOT, Entry, WaitingLine
 from deepinfer.interfaces import Request, StepOutput, VerifyLengths
+
+if TYPE_CHECKING:
+    from deepinfer.cache.prefix_cache import PrefixCache
 
 MARGIN_TOKENS = 16  # a running answer this close to its next block counts as needing it when others are admitted
 _NOBODY = np.zeros(0, dtype=np.int64)
@@ -54,16 +59,22 @@ class Scheduler:
         limits: EngineLimits,
         *,
         lengths: VerifyLengths | None = None,
+        prefix: PrefixCache | None = None,
         on_freed: Callable[[np.ndarray, int], None] = lambda blocks, slot: None,
     ) -> None:
-        """`lengths` decides how many drafts are checked, where anything is drafted.
+        """`lengths` decides how many drafts are checked, where anything is drafted. `prefix` owns the blocks, where prefixes
+        are kept.
 
-        `on_freed(blocks, slot)` hears of all that a sequence gives back, before anyone else can own it.
+        `on_freed(blocks, slot)` hears of all that a sequence gives back, before anyone else can own it; slot -1: of blocks
+        whose sequence left earlier.
         """
         assert (lengths is not None) == (limits.draft_depth > 0), "drafts need someone who says how many are checked"
         self.limits = limits
         self.table = SequenceTable(limits)
-        self.blocks = IndexPool(limits.num_blocks)
+        self.blocks = IndexPool(limits.num_blocks) if prefix is None else prefix.blocks
+        self.prefix = None if prefix is None else PrefixAdmission(prefix, self.table, limits)
+        if prefix is not None:
+            prefix.on_evicted = lambda blocks: on_freed(blocks, NO_ID)
         self.slots = IndexPool(limits.max_num_seqs)
         self.line = WaitingLine()
         self.counts = Counts()
@@ -105,6 +116,8 @@ class Scheduler:
                 slots.append(entry.slot)
                 self._on_freed(self.blocks.release(self.table.take_blocks(entry.slot)), entry.slot)
                 self.table.leave(entry.slot)
+            if self.prefix is not None:
+                self.prefix.leave(request_id)
         if slots:
             self._drop_stood_down()
             self.slots.release(np.array(slots))
@@ -133,12 +146,16 @@ class Scheduler:
             return None
         scheduled = make_step(self.table, decode, chunks, admitted)
         self._plan_drafts(scheduled, room)
+        if self.prefix is not None:
+            self.prefix.plan(scheduled)
         self._advance(scheduled, chunks)
         return scheduled
 
     def commit(self, scheduled: ScheduledStep, output: StepOutput) -> Committed:
         """Append the tokens of a step to its sequences and say which of them are at an end. The caller then finishes those."""
         committed = book(self.table, scheduled, output)
+        if self.prefix is not None:
+            self.prefix.settle(scheduled, committed)
         self.counts.dropped_results += len(scheduled.sampled) - len(committed.slots)
         if self._lengths is not None:
             self._lengths.observe(
@@ -239,7 +256,10 @@ class Scheduler:
             return None
         resumed = entry.slot != NO_SLOT
         num_tokens = int(table.num_tokens[entry.slot]) if resumed else len(entry.request.prompt_ids)
-        num_blocks = self.limits.blocks_for(num_tokens)
+        num_blocks, hit = self.limits.blocks_for(num_tokens), None
+        if self.prefix is not None:
+            hit = self.prefix.look_up(entry)
+            num_blocks = self.prefix.lacks(hit, num_tokens)
         if num_blocks + self._margin() > self.blocks.num_free:
             return None
         self.line.pop()
@@ -248,7 +268,10 @@ class Scheduler:
             table.enter(entry.slot, entry.request, entry.arrival, entry.length_end, entry.stop_ids)
             admitted.append(Admission(entry.slot, entry.request, entry.length_end))
             self.counts.admitted += 1
+        if self.prefix is not None and hit is not None:
+            num_blocks = self.prefix.enter(entry, hit, resumed=resumed)
         table.give_blocks(entry.slot, self.blocks.allocate(num_blocks), self.limits.block_tokens)
+        self.counts.recomputed_tokens += max(0, entry.lost_tokens - int(table.num_computed[entry.slot]))
         table.stage[entry.slot] = PREFILL
         self._prefilling.append(entry.slot)
         return entry.slot
@@ -269,12 +292,13 @@ class Scheduler:
     def _preempt(self, slot: int) -> None:
         table = self.table
         self.counts.preemptions += 1
-        self.counts.recomputed_tokens += int(table.num_computed[slot])
+        entry = self._entries[int(table.request_id[slot])]
+        entry.lost_tokens = int(table.num_computed[slot])
         self._on_freed(self.blocks.release(table.take_blocks(slot)), slot)
         table.stage[slot] = PREEMPTED
         table.lose_place(slot)
         self._drop_stood_down()
-        self.line.push(self._entries[int(table.request_id[slot])])
+        self.line.push(entry)
 
     def _drop_stood_down(self) -> None:
         """Slots whose stage has changed leave the running lists."""

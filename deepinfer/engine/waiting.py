@@ -20,6 +20,7 @@ class Entry:
     stop_ids: list[int]
     slot: int = NO_SLOT
     waiting: bool = False
+    lost_tokens: int = 0  # that were in the caches when it was preempted
 
 
 class WaitingLine:

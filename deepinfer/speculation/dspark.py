@@ -58,17 +58,14 @@ class DSpark:
 
     @torch.inference_mode()
     def observe(self, step: StepInput, features_TF: Tensor) -> None:
-        """Keys of the newest rows of every sequence go into the draft rings."""
+        """Keys of the newest rows of every sequence go into the draft rings, its own and those of the step's snapshots."""
         floor_S = step.window_from if step.upper_from is None else step.upper_from
         self._floor_N[step.state_slots] = 0 if floor_S is None else floor_S
-        lengths_S, ring_slots = np.diff(step.row_starts), self.cache.layout.ring_slots
-        sequence_T = np.repeat(np.arange(len(lengths_S)), lengths_S)
-        rows = np.flatnonzero(np.arange(len(sequence_T)) >= step.row_starts[1:][sequence_T] - ring_slots)
-        outer = torch.from_numpy(step.state_slots[sequence_T[rows]])
-        positions = torch.from_numpy(step.positions[rows])
-        keys = self.model.context_keys(features_TF[torch.from_numpy(rows)], positions)
+        writes = ring_writes(step, self.cache.layout.ring_slots, self.cache.num_slots)
+        positions_T = torch.from_numpy(step.positions)[writes.rows_T]
+        keys = self.model.context_keys(features_TF[writes.rows_T], positions_T)
         for ring, keys_TK in zip(self._rings, keys, strict=True):
-            self.model.ops.write_rows(self.cache.kind("window"), ring, outer, positions % ring_slots, keys_TK)
+            self.model.ops.write_rows(self.cache.kind("window"), ring, writes.outer_T, writes.inner_T, keys_TK)
 
     @torch.inference_mode()
     def draft(

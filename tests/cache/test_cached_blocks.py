@@ -15,7 +15,9 @@ def test_idle_blocks_are_taken_last_and_the_oldest_first() -> None:
     assert pool.release(first).tolist() == [] and pool.release(second).tolist() == []
     assert (pool.num_free, pool.num_idle, pool.num_used) == (8, 6, 0)
     assert not set(pool.allocate(2).tolist()) & {*first.tolist(), *second.tolist()} and not evicted
-    assert pool.allocate(4).tolist() == evicted == [*first[::-1].tolist(), int(second[-1])]  # a sequence's end goes first
+    assert (
+        pool.allocate(4).tolist() == evicted == [*first[::-1].tolist(), int(second[-1])]
+    )  # a sequence's end goes first
     assert pool.num_evicted == 4 and pool.num_free == 2
 
 

@@ -38,7 +38,9 @@ def test_a_digest_depends_on_every_token_before_its_end_and_on_no_later_one(toke
 
 
 def test_numerics_and_salt_name_different_blocks(tokens: np.ndarray) -> None:
-    roots = [chain_root(*seed) for seed in (("a", "b"), ("a", "c"), ("ab", ""), ("", "ab"), ("b", "a"), ("a", "\udc80"))]
+    roots = [
+        chain_root(*seed) for seed in (("a", "b"), ("a", "c"), ("ab", ""), ("", "ab"), ("b", "a"), ("a", "\udc80"))
+    ]
     assert len({digests(tokens, root=root)[0] for root in roots}) == len(roots)
 
 

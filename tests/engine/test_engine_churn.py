@@ -70,10 +70,15 @@ class Driver:
 
 
 @pytest.mark.parametrize(("seed", "num_blocks"), [(1, 16), (2, 24), (3, 60)])
-def test_nothing_leaks(seed: int, num_blocks: int, full: bool, sample_seed: int) -> None:
-    limits = toy_limits(num_blocks=num_blocks, max_num_seqs=7, max_num_batched_tokens=20)
+@pytest.mark.parametrize(("draft_depth", "async_depth"), [(0, 0), (0, 1), (3, 0), (3, 1)])
+def test_nothing_leaks(
+    seed: int, num_blocks: int, draft_depth: int, async_depth: int, full: bool, sample_seed: int
+) -> None:
+    """Aborts, preemptions, ends and NaN at every point of steps in flight: late results never reach anybody."""
+    sizes = {"num_blocks": num_blocks, "max_num_seqs": 7, "max_num_batched_tokens": 20}
+    limits = toy_limits(**sizes, draft_depth=draft_depth, async_depth=async_depth)
     driver = Driver(toy_engine(limits), seed if full else seed + sample_seed)
-    for _ in range(10_000 if full else 1_500):
+    for _ in range(10_000 if full else 800):
         crowded = driver.engine.unfinished > 25
         action = driver.rng.choice(["submit", "end", "step"], p=[0.0, 0.2, 0.8] if crowded else [0.25, 0.07, 0.68])
         {"submit": driver.submit, "end": driver.end_one, "step": driver.step}[action]()
@@ -84,6 +89,9 @@ def test_nothing_leaks(seed: int, num_blocks: int, full: bool, sample_seed: int)
     stats = driver.engine.stats()
     assert all(driver.done.values()), f"some kind of end never happened: {driver.done}"
     assert stats.preemptions > 0 or num_blocks == 60
+    assert stats.dropped_results > 0 or not async_depth
+    if draft_depth:
+        assert 0 < sum(stats.accepted_at) < sum(stats.checked_at)
     ended = driver.done
     assert stats.finished == {
         **{r: ended[r] for r in ("length", "abort", "error")},

@@ -27,12 +27,19 @@ def random_requests(
     return requests
 
 
+@pytest.mark.sample(60)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("num_blocks", [16, 19, 30, 200])
-def test_any_schedule_gives_the_tokens_of_a_lone_run(seed: int, num_blocks: int) -> None:
+@pytest.mark.parametrize("async_depth", [0, 1])
+@pytest.mark.parametrize("draft_depth", [0, 1, 4])
+def test_any_schedule_gives_the_tokens_of_a_lone_run(
+    seed: int, num_blocks: int, async_depth: int, draft_depth: int
+) -> None:
     rng = np.random.default_rng([seed, num_blocks])
     limits = toy_limits(
         num_blocks=num_blocks,
+        async_depth=async_depth,
+        draft_depth=draft_depth,
         max_num_seqs=int(rng.integers(1, 9)),
         max_num_batched_tokens=int(rng.integers(9, 70)),
         max_prefill_tokens=int(rng.integers(1, 70)),

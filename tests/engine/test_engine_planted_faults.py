@@ -7,15 +7,17 @@ import pytest
 from toy_executor import expected_answer, run_all, toy_engine, toy_limits
 
 from deepinfer.cache.block_pool import IndexPool
-from deepinfer.engine import flat_step, scheduler
+from deepinfer.engine import scheduler
+from deepinfer.engine.decode_state import DecodeState, Resolved
 from deepinfer.engine.scheduler import Scheduler
 from deepinfer.engine.sequences import SequenceTable
 from deepinfer.interfaces import SamplingParams
 
 
-def answers_are_right() -> bool:
+def answers_are_right(draft_depth: int, async_depth: int) -> bool:
     """A crowded, chunked run with preemptions, against the plain model."""
-    limits = toy_limits(num_blocks=16, max_prefill_tokens=5)
+    sizes = {"num_blocks": 16, "max_prefill_tokens": 5, "max_num_batched_tokens": 40}
+    limits = toy_limits(**sizes, draft_depth=draft_depth, async_depth=async_depth)
     engine = toy_engine(limits)
     params = SamplingParams(max_tokens=30, ignore_eos=True)
     prompts = [[(k * 7 + j) % 50 for j in range(4 * k + 3)] for k in range(6)]
@@ -25,53 +27,64 @@ def answers_are_right() -> bool:
     ]
     try:
         ends = run_all(engine, max_steps=1000)
-    except (AssertionError, IndexError, KeyError):
+    except (AssertionError, IndexError, KeyError, ValueError):
         return False
     assert engine.stats().preemptions > 0
+    if draft_depth:
+        assert 0 < sum(engine.stats().accepted_at) < sum(engine.stats().checked_at)
     return [ends[i][0] for i in ids] == [expected_answer(p, k, params, limits) for k, p in enumerate(prompts)]
 
 
 def change_step(change: Callable) -> Callable:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        original = flat_step._flat_step
+        original = DecodeState.resolve
 
-        def faulty(*args):
-            scheduled = original(*args)
-            change(scheduled)
-            return scheduled
+        def faulty(self, plan):
+            resolved = original(self, plan)
+            change(resolved)
+            return resolved
 
-        patch.setattr(flat_step, "_flat_step", faulty)
+        patch.setattr(DecodeState, "resolve", faulty)
 
     return plant
 
 
-def reverse_blocks(scheduled) -> None:
-    tables = scheduled.step.block_tables
+def reverse_blocks(resolved: Resolved) -> None:
+    tables = resolved.step.block_tables
     for row in tables:
         used = row >= 0
         row[used] = row[used][::-1].copy()
 
 
-def stale_ngrams(scheduled) -> None:
-    scheduled.step.ngram_ids[:, 1:] = np.roll(scheduled.step.ngram_ids[:, 1:], 1, axis=1)
+def stale_ngrams(resolved: Resolved) -> None:
+    resolved.step.ngram_ids[:, 1:] = np.roll(resolved.step.ngram_ids[:, 1:], 1, axis=1)
 
 
-def one_ring_for_all(scheduled) -> None:
-    scheduled.step.state_slots = np.roll(scheduled.step.state_slots, 1)
+def one_ring_for_all(resolved: Resolved) -> None:
+    resolved.step.state_slots = np.roll(resolved.step.state_slots, 1)
 
 
-def noise_keyed_by_row(scheduled) -> None:
-    scheduled.sample.slots = np.sort(scheduled.sample.slots)
+def sampled_as_another_sequence(resolved: Resolved) -> None:
+    resolved.rows.slots = np.sort(resolved.rows.slots)
 
 
-def sample_the_first_row_of_a_chunk(scheduled) -> None:
-    step = scheduled.step
-    step.sample_rows = step.row_starts[:-1][scheduled.sampled]
-    scheduled.sample.positions = step.positions[step.sample_rows] + 1
+def sample_the_row_before(resolved: Resolved) -> None:
+    resolved.step.sample_rows = np.maximum(resolved.step.sample_rows - 1, 0)
 
 
-def positions_one_late(scheduled) -> None:
-    scheduled.step.positions = scheduled.step.positions + 1
+def positions_one_late(resolved: Resolved) -> None:
+    resolved.step.positions = resolved.step.positions + 1
+
+
+def lengths_never_corrected(patch: pytest.MonkeyPatch) -> None:
+    """A device that takes every draft for accepted."""
+    original = DecodeState.append
+
+    def faulty(self, slots, token_ids, counts):
+        original(self, slots, token_ids, counts)
+        self.num_tokens[slots] += counts > 1
+
+    patch.setattr(DecodeState, "append", faulty)
 
 
 def nothing_recomputed(patch: pytest.MonkeyPatch) -> None:
@@ -110,33 +123,53 @@ def freed_one_block_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def chunk_too_short(patch: pytest.MonkeyPatch) -> None:
-    original = flat_step.mixed_step
+    original = scheduler.make_step
 
     def faulty(table, decoding, chunks, admitted):
         return original(table, decoding, [(slot, max(1, rows - 1)) for slot, rows in chunks], admitted)
 
-    patch.setattr(scheduler, "mixed_step", faulty)
+    patch.setattr(scheduler, "make_step", faulty)
+
+
+def late_results_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SequenceTable, "lose_place", lambda self, slot: None)
+
+
+def blocks_for_the_newest_token_only(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "_reach", lambda self, slots: self.table.num_tokens[slots])
 
 
 FAULTS = [
     change_step(reverse_blocks),
     change_step(stale_ngrams),
     change_step(one_ring_for_all),
-    change_step(noise_keyed_by_row),
-    change_step(sample_the_first_row_of_a_chunk),
+    change_step(sampled_as_another_sequence),
+    change_step(sample_the_row_before),
     change_step(positions_one_late),
     nothing_recomputed,
     generated_tokens_forgotten,
     freed_one_block_early,
     chunk_too_short,
 ]
+AHEAD = [lengths_never_corrected, late_results_kept, blocks_for_the_newest_token_only]  # where something runs ahead
+DEPTHS = pytest.mark.parametrize(("draft_depth", "async_depth"), [(0, 0), (3, 0), (0, 1), (3, 1)])
 
 
-def test_without_a_fault_all_is_right() -> None:
-    assert answers_are_right()
+@DEPTHS
+def test_without_a_fault_all_is_right(draft_depth: int, async_depth: int) -> None:
+    assert answers_are_right(draft_depth, async_depth)
 
 
+@DEPTHS
 @pytest.mark.parametrize("plant", FAULTS)
-def test_a_planted_fault_is_caught(plant: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_caught(
+    plant: Callable, draft_depth: int, async_depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
-    assert not answers_are_right()
+    assert not answers_are_right(draft_depth, async_depth)
+
+
+@pytest.mark.parametrize("plant", AHEAD)
+def test_a_planted_fault_of_running_ahead_is_caught(plant: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert not answers_are_right(draft_depth=3, async_depth=1)

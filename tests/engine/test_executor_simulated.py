@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from deepinfer.engine.clocks import RealClock, VirtualClock
+from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.engine import Engine
-from deepinfer.engine.executor_simulated import RealClock, SimulatedExecutor, VirtualClock
+from deepinfer.engine.executor_simulated import SimulatedExecutor
 from deepinfer.engine.limits import EngineLimits
-from deepinfer.interfaces import SampleInput, SamplingParams, StepInput
+from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepPlan
+from deepinfer.speculation.fixed import FixedLengths
 
 LIMITS = EngineLimits(
     vocab_size=100,
@@ -20,10 +24,15 @@ LIMITS = EngineLimits(
 )
 
 
-def answers(order: list[int], max_num_seqs: int = 8) -> dict[int, list[int]]:
-    executor = SimulatedExecutor(vocab_size=100, num_slots=8, step_time_s=0.25)
-    limits = EngineLimits(**{**{f: getattr(LIMITS, f) for f in LIMITS.__struct_fields__}, "max_num_seqs": max_num_seqs})
-    engine = Engine(executor, limits, clock=executor.clock.now)
+def simulated(clock: VirtualClock | None = None, *, depth: int = 0, step_time_s: float = 0.0) -> SimulatedExecutor:
+    state = DecodeState(num_slots=8, max_model_len=64, ngram_size=2, depth=depth)
+    return SimulatedExecutor(vocab_size=100, state=state, step_time_s=step_time_s, clock=clock)
+
+
+def answers(order: list[int], *, max_num_seqs: int = 8, depth: int = 0, ahead: int = 0) -> dict[int, list[int]]:
+    executor = simulated(depth=depth, step_time_s=0.25)
+    limits = replace(LIMITS, max_num_seqs=max_num_seqs, draft_depth=depth, async_depth=ahead)
+    engine = Engine(executor, limits, lengths=FixedLengths(depth) if depth else None, clock=executor.clock.now)
     names = {}
     for name in order:
         names[engine.submit(np.array([name, 5, 6]), SamplingParams(max_tokens=10, seed=name))[0]] = name
@@ -33,6 +42,9 @@ def answers(order: list[int], max_num_seqs: int = 8) -> dict[int, list[int]]:
             tokens[names[event.request_id]] += event.token_ids
     stats = engine.stats()
     assert stats.step_s == stats.model_s == 0.25 * stats.steps == executor.clock.now()
+    assert executor.busy_s == stats.model_s and executor.idle_s == 0
+    if depth:
+        assert 0 < sum(stats.accepted_at) < sum(stats.checked_at)
     return tokens
 
 
@@ -42,34 +54,41 @@ def test_tokens_depend_on_the_sequence_alone() -> None:
     assert len({tuple(tokens) for tokens in alone.values()}) == 3 and all(len(t) == 10 for t in alone.values())
 
 
-def step_of_one(position: int) -> tuple[StepInput, SampleInput]:
-    one = np.array([position])
-    step = StepInput(
-        token_ids=np.array([7]),
-        positions=one,
-        ngram_ids=np.array([[7, 3]]),
-        row_starts=np.array([0, 1]),
-        state_slots=np.array([0]),
-        block_tables=np.array([[0]]),
-        sample_rows=np.array([0]),
-    )
-    return step, SampleInput(slots=np.array([0]), positions=one + 1)
+@pytest.mark.parametrize("depth", [0, 1, 4])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_drafts_and_steps_ahead_change_no_token(depth: int, ahead: int) -> None:
+    assert answers([1, 2, 3, 4], depth=depth, ahead=ahead) == answers([1, 2, 3, 4])
+
+
+def decode_plan() -> StepPlan:
+    nothing, zero = np.zeros(0, np.int64), np.zeros(1, np.int64)
+    return StepPlan(
+        slots=zero, num_decode=1, block_tables=np.zeros((1, 1), np.int64), chunk_starts=nothing, chunk_rows=nothing,
+        chunk_tokens=nothing, chunk_sampled=np.zeros(0, bool), window_from=zero, upper_from=zero, write_from=zero,
+    )  # fmt: skip
 
 
 def test_steps_follow_one_another_on_the_device() -> None:
     clock = VirtualClock()
-    executor = SimulatedExecutor(vocab_size=10, num_slots=1, step_time_s=1.0, clock=clock)
-    for position in (4, 5):
-        step, _ = step_of_one(position)
-        executor.submit(step)
+    executor = simulated(clock, step_time_s=1.0)
+    request = Request(request_id=0, prompt_ids=np.array([3, 7]), params=SamplingParams(), seed=1)
+    executor.admit(0, request, length_end=20)
+    executor.submit(decode_plan())
+    executor.sample(SampleInput())
+    executor.submit(decode_plan())
     assert clock.now() == 0.0
-    executor.sample(step_of_one(4)[1])
     executor.collect()
     assert clock.now() == 1.0
     clock.wait_until(1.5)  # the host is busy: the device works on
-    executor.sample(step_of_one(5)[1])
+    executor.sample(SampleInput())
     executor.collect()
-    assert clock.now() == 2.0
+    assert clock.now() == 2.0 and executor.idle_s == 0.0
+    clock.wait_until(2.25)  # and now it has nothing to do
+    executor.submit(decode_plan())
+    clock.wait_until(4.0)  # its forward pass is through and waits for the masks
+    executor.sample(SampleInput())
+    executor.collect()
+    assert clock.now() == 4.0 and (executor.busy_s, executor.idle_s) == (3.0, 1.0)
 
 
 def test_the_real_clock_waits() -> None:
@@ -81,6 +100,6 @@ def test_the_real_clock_waits() -> None:
 
 
 def test_results_come_in_order_only() -> None:
-    executor = SimulatedExecutor(vocab_size=10, num_slots=1)
+    executor = simulated()
     with pytest.raises(IndexError):
         executor.collect()

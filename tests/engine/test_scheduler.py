@@ -7,7 +7,18 @@ from toy_executor import assert_empty, expected_answer, run_all, toy_engine, toy
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.sequences import DECODE, PREEMPTED, PREFILL
 from deepinfer.engine.watchdog import MAX_EMPTY_STEPS, EngineStalled, Watchdog
-from deepinfer.interfaces import SamplingParams
+from deepinfer.engine.step_plan import ScheduledStep
+from deepinfer.interfaces import SampleInput, SamplingParams, StepOutput
+
+
+def execute(engine: Engine, scheduled: ScheduledStep) -> StepOutput:
+    engine._submit(scheduled)
+    engine.executor.sample(SampleInput())
+    return engine.executor.collect()
+
+
+def commit(engine: Engine, scheduled: ScheduledStep, output: StepOutput) -> list:
+    return engine._tell(scheduled, output, engine.scheduler.commit(scheduled, output))
 
 
 def submit(engine: Engine, length: int, *, max_tokens: int = 20, priority: int = 0, token: int = 1) -> int:
@@ -119,11 +130,11 @@ def test_the_result_of_a_step_is_dropped_when_its_sequence_was_preempted_meanwhi
     events = [event for _ in range(moment + 1) for event in engine.step()]
     for _ in range(times):
         scheduled = engine.scheduler.schedule()
-        output = engine._execute(scheduled)
-        for slot in scheduled.slots.tolist():
+        output = execute(engine, scheduled)
+        for slot in scheduled.plan.slots.tolist():
             if engine.scheduler.table.request_id[slot] == second:
                 engine.scheduler._preempt(slot)
-        late = engine._commit(scheduled, output)
+        late = commit(engine, scheduled, output)
         assert second not in [event.request_id for event in late]
         events += late
     tokens = {first: [], second: []}
@@ -143,12 +154,12 @@ def test_the_result_of_a_step_is_dropped_when_its_slot_has_a_new_owner() -> None
     first, second = submit(engine, 6, token=1), submit(engine, 6, token=2, max_tokens=7)
     engine.step()
     scheduled = engine.scheduler.schedule()
-    output = engine._execute(scheduled)
+    output = execute(engine, scheduled)
     engine.abort(first)
     newer = engine.scheduler.schedule()
-    assert newer.slots.tolist() == scheduled.slots.tolist()
-    assert engine._commit(scheduled, output) == []
-    tokens = [t for e in engine._commit(newer, engine._execute(newer)) for t in e.token_ids]
+    assert newer.plan.slots.tolist() == scheduled.plan.slots.tolist()
+    assert commit(engine, scheduled, output) == []
+    tokens = [t for e in commit(engine, newer, execute(engine, newer)) for t in e.token_ids]
     while engine.has_work:
         tokens += [t for e in engine.step() if e.request_id == second for t in e.token_ids]
     assert tokens == expected_answer([2] * 6, 2, SamplingParams(max_tokens=7, ignore_eos=True), limits)

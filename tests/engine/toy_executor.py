@@ -219,8 +219,9 @@ class ToyExecutor:
 
     def poison(self, blocks: np.ndarray, slot: int) -> None:
         self.blocks[blocks] = POISON
-        self.rings[slot] = POISON
-        self.tails[slot] = POISON
+        if slot >= 0:
+            self.rings[slot] = POISON
+            self.tails[slot] = POISON
 
     def close(self) -> None:
         assert not self.requests
