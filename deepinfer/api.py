@@ -76,6 +76,7 @@ class LLM:
         self._start(graph.engine, graph.tokenizer, from_config(plan.sampling), plan.model.config.bos_token_id)
         self.plan = plan
         self.warm_up_s = graph.warm_up_s
+        self._notices = list(graph.notices)
 
     def _start(
         self, engine: EngineLike, tokenizer: BpeTokenizer | None, defaults: SamplingParams, bos_token_id: int
@@ -93,6 +94,13 @@ class LLM:
         self._collector = Collector(engine, tokenizer)
         self._lock = threading.RLock()
         self._unusable = ""
+        self._notices: list[str] = []
+
+    def take_notices(self) -> list[str]:
+        """What the user should know of how the engine was built and runs, each sentence once."""
+        with self._lock:
+            notices, self._notices = self._notices + self.engine.take_notices(), []
+        return notices
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None

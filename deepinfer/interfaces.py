@@ -289,6 +289,9 @@ class VerifyLengths(Protocol):
         `num_checked`: drafts among its rows; None: all rows beyond one a sequence.
         """
 
+    def take_notice(self) -> str:
+        """What the user should know, once; else ""."""
+
 
 class Executor(Protocol):
     """Runs steps on a device. Steps are submitted, sampled and collected in order; all calls take effect in call order."""

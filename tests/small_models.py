@@ -1,7 +1,7 @@
 """Small models for tests: the golden one, one of K6's shape with invented weights, and steps made from plain token lists."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,40 +35,94 @@ class SmallModel:
             self.config, self.weights, token_classes=self.classes, numerics=numerics, dtype=getattr(torch, dtype)
         )
 
-    def engine(self, ops: Ops, numerics: str, dtype: str, *, block_tokens: int = 16, backtrack: int = 0) -> "Engine":
+    def engine(
+        self,
+        ops: Ops,
+        numerics: str,
+        dtype: str,
+        *,
+        block_tokens: int = 16,
+        backtrack: int = 0,
+        num_draft_layers: int = 0,
+        compact: bool = False,
+        num_snapshots: int = 0,
+    ) -> "Engine":
         layout = CacheLayout.of(
-            self.config, numerics=numerics, dtype=dtype, block_tokens=block_tokens, backtrack=backtrack
+            self.config,
+            numerics=numerics,
+            dtype=dtype,
+            block_tokens=block_tokens,
+            backtrack=backtrack,
+            num_draft_layers=num_draft_layers,
         )
         model = V41Model(
-            self.config, self.weights, ops, numerics=numerics, dtype=dtype, layout=layout, token_classes=self.classes
+            self.config,
+            self.weights,
+            ops,
+            numerics=numerics,
+            dtype=dtype,
+            layout=layout,
+            token_classes=self.classes,
+            compact=compact,
         )
-        return Engine(model)
+        return Engine(model, num_snapshots=num_snapshots)
 
 
 class Engine:
     """A model with a cache full of NaN bytes, fed by hand. Sequence `slot` owns the blocks that `table` gives it."""
 
-    def __init__(self, model: V41Model, *, num_slots: int = 8, blocks_per_slot: int = 64) -> None:
+    def __init__(
+        self, model: V41Model, *, num_slots: int = 8, blocks_per_slot: int = 64, num_snapshots: int = 0
+    ) -> None:
         self.model, self.blocks_per_slot = model, blocks_per_slot
-        self.cache = ModelCache(model.config, model.layout, num_blocks=num_slots * blocks_per_slot, num_slots=num_slots)
+        self.cache = ModelCache(
+            model.config,
+            model.layout,
+            num_blocks=num_slots * blocks_per_slot,
+            num_slots=num_slots,
+            num_snapshots=num_snapshots,
+        )
         self.forget()
 
     def forget(self) -> None:
         self.cache.fill_nan(list(range(self.cache.num_blocks)))
-        self.cache.fill_nan_slots(list(range(self.cache.num_slots)))
+        self.cache.fill_nan_slots(list(range(len(self.cache.state))))
 
     def table(self, slot: int) -> list[int]:
         """Blocks of a slot, out of order on purpose."""
         blocks = [slot * self.blocks_per_slot + b for b in range(self.blocks_per_slot)]
         return blocks[::-1] if slot % 2 else blocks[1:] + blocks[:1]
 
-    def step(self, *pieces: tuple[list[int], int, int, int]) -> Tensor:
-        """Hidden rows of one step; a piece is (tokens, first position, end position, slot)."""
-        return self.model.forward(make_step([(*piece, self.table(piece[3])) for piece in pieces]), self.cache)
+    def step(self, *pieces: tuple[list[int], int, int, int], **fields: list[int] | list[list[int]]) -> Tensor:
+        """Hidden rows of one step; a piece is (tokens, first position, end position, slot). `fields` of StepInput besides."""
+        step = make_step([(*piece, self.table(piece[3])) for piece in pieces])
+        arrays = {name: np.array(values, dtype=np.int64) for name, values in fields.items()}
+        return self.model.forward(replace(step, **arrays), self.cache)
 
-    def run(self, tokens: list[int], cuts: list[int], slot: int = 0) -> Tensor:
-        """Hidden rows of a sequence fed in steps that end at `cuts`."""
-        return torch.cat([self.step((tokens, a, b, slot)) for a, b in zip([0, *cuts], [*cuts, len(tokens)]) if a < b])
+    def run(self, tokens: list[int], cuts: list[int], slot: int = 0, start: int = 0, **fields: int) -> Tensor:
+        """Hidden rows of a sequence fed in steps that end at `cuts`, from `start` on. `fields` as for `step`."""
+        ends = [*cuts, len(tokens)]
+        floors = {name: [value] for name, value in fields.items()}
+        return torch.cat([self.step((tokens, a, b, slot), **floors) for a, b in zip([start, *cuts], ends) if a < b])
+
+    def visible(self, slot: int, length: int, window_from: int = 0, layers: int | None = None) -> dict[str, Tensor]:
+        """Copies of all that rows from position `length` on may see: ring rows of the first `layers` layers, entries, tails.
+
+        As bytes, so that even NaN equals itself.
+        """
+        cache, layout, table = self.cache, self.model.layout, torch.tensor(self.table(slot))
+        newest = np.arange(max(window_from, length - self.model.config.sliding_window + 1), length)
+        rings = enumerate(cache.rings[:layers])
+        seen = {f"ring {layer}": ring[slot, newest % layout.ring_slots] for layer, ring in rings}
+        for source in layout.sources:
+            entries = torch.arange(length // source.ratio)
+            place = (table[entries // source.entries], entries % source.entries)
+            seen[f"main {source.layer}"] = cache.main_rows[source.layer][place]
+            seen[f"index {source.layer}"] = cache.index_rows[source.layer][place]
+        if length % 2:
+            for layer, tail in cache.tails.items():
+                seen[f"tail {layer}"] = tail[slot, (length - 1) % layout.tail_slots]
+        return {name: rows.contiguous().view(torch.uint8) for name, rows in seen.items()}
 
     def greedy(self, tokens: list[int], count: int, slot: int = 0) -> list[int]:
         """`count` most likely tokens after a prompt."""
@@ -78,6 +132,12 @@ class Engine:
             first = len(tokens)
             tokens.append(int(self.model.logits(hidden[-1:]).argmax()))
         return tokens[-count:]
+
+
+def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
+    """Names under which two `visible` states differ."""
+    assert one.keys() == other.keys()
+    return [name for name, rows in one.items() if not torch.equal(rows, other[name])]
 
 
 def make_step(pieces: list[Piece]) -> StepInput:

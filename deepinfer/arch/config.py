@@ -120,6 +120,11 @@ class V41Config(msgspec.Struct, frozen=True, kw_only=True):
         return trunk.index(1) if 1 in trunk else self.num_hidden_layers
 
     @property
+    def boundary_cuts_drafter(self) -> bool:
+        """Whether the draft module reads features from both sides of the boundary."""
+        return len({layer < self.boundary for layer in self.dspark_target_layer_ids}) > 1
+
+    @property
     def num_window_layers(self) -> int:
         """Layers with a sliding-window ring of their own: the trunk and the draft layers."""
         return self.num_hidden_layers + self.num_nextn_predict_layers

@@ -72,11 +72,15 @@ def run(spec: Spec, invocation: Invocation) -> int:
     with LLM.from_plan(plan, asked=asked) as llm:
         if llm.warm_up_s > NOTABLE_S:
             _say([f"compiled the CPU kernels in {llm.warm_up_s:.0f} s; later runs find them in the cache"])
+        _say(llm.take_notices())
         if invocation.prompts is not None:
-            return run_file(llm, plan, invocation, thinking=thinking)
-        if prompt is not None:
-            return answer(llm, prompt, thinking=thinking)
-        return demo(llm, thinking=thinking)
+            code = run_file(llm, plan, invocation, thinking=thinking)
+        elif prompt is not None:
+            code = answer(llm, prompt, thinking=thinking)
+        else:
+            code = demo(llm, thinking=thinking)
+        _say(llm.take_notices())
+        return code
 
 
 def _prompt(invocation: Invocation) -> str | None:
@@ -150,6 +154,10 @@ def demo(llm: LLM, *, thinking: bool) -> int:
         print(f"{output.message.content if output.error is None else f'error: {output.error}'}\n")
     tokens = sum(len(answer.token_ids) for output in outputs for answer in output.outputs)
     print(f"{tokens} tokens in {elapsed_s:.2f} s: {tokens / elapsed_s:.0f} tokens/s, {len(DEMO)} prompts together")
+    stats = llm.engine.stats()
+    if stats.accepted_length is not None:
+        rounds = f"{stats.verify_rounds} rounds with drafts"
+        print(f"speculation: {stats.accepted_length:.2f} tokens a round of at most {1 + len(stats.checked_at)}, {rounds}")
     return ExitCode.OTHER if any(output.error for output in outputs) else ExitCode.OK
 
 

@@ -97,9 +97,7 @@ class DSpark(Speculation, frozen=True, kw_only=True, tag="dspark"):
     depth: Positive  # tokens drafted at a step
     verify: Verify  # coupled keeps the text of a seed, rejection only its law
     back_off: bool  # stops drafting while it costs more than it brings
-    cost_curve: Literal[
-        "measured", "none"
-    ]  # of steps, which decides how many drafts are checked; none: all
+    cost_curve: Literal["measured", "none"]  # of steps, which decides how many drafts are checked; none: all
 
 
 class DSparkFixed(Speculation, frozen=True, kw_only=True, tag="dspark_fixed"):
@@ -147,7 +145,11 @@ class Sampling(Component, frozen=True, kw_only=True, tag="sampling"):
 
 
 class Replay(Component, frozen=True, kw_only=True):
-    """Which rows of a prompt the later layers see."""
+    """Which rows of a prompt the later layers see, and where window keys come from after a hit of cache=prefix."""
+
+    on_hit: Literal[
+        "snapshot", "exact", "bounded"
+    ]  # stored; computed again from far enough back; or from one window back
 
 
 class NoReplay(Replay, frozen=True, kw_only=True, tag="none"):
@@ -155,15 +157,13 @@ class NoReplay(Replay, frozen=True, kw_only=True, tag="none"):
 
 
 class MaskReplay(Replay, frozen=True, kw_only=True, tag="mask"):
-    implementation = "deepinfer.cache.replay:MaskReplay"
+    implementation = "deepinfer.cache.replay:Replay"
     keep_tokens: Positive  # last tokens of a prompt that the later layers see
-    on_hit: Literal["snapshot", "exact", "bounded"]  # where a cached prefix takes its kept rows from
 
 
 class CompactReplay(Replay, frozen=True, kw_only=True, tag="compact"):
-    implementation = "deepinfer.cache.replay:CompactReplay"
+    implementation = "deepinfer.cache.replay:Replay"
     keep_tokens: Positive
-    on_hit: Literal["snapshot", "exact", "bounded"]
 
 
 class Scheduler(Component, frozen=True, kw_only=True, tag="continuous"):

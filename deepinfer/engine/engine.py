@@ -33,6 +33,7 @@ from deepinfer.interfaces import FinishReason, Request, SampleInput, SamplingPar
 from deepinfer.sampling.params import ParamsError, validate
 
 if TYPE_CHECKING:
+    from deepinfer.cache.prefix_cache import PrefixCache
     from deepinfer.sampling.grammar.desk import GrammarDesk
 
 
@@ -45,16 +46,18 @@ class Engine:
         limits: EngineLimits,
         *,
         lengths: VerifyLengths | None = None,
+        prefix: PrefixCache | None = None,
         grammar: GrammarDesk | None = None,
         seed_entropy: int | None = None,
         poison_freed: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`seed_entropy` makes the seeds of requests without one repeatable. `poison_freed` is for tests."""
+        """`prefix` None: nothing is kept for later requests. `seed_entropy` makes the seeds of requests without one repeatable.
+        `poison_freed` is for tests."""
         self.limits = limits
         self.executor = executor
         on_freed = {"on_freed": executor.poison} if poison_freed else {}
-        self.scheduler = Scheduler(limits, lengths=lengths, **on_freed)
+        self.scheduler = Scheduler(limits, lengths=lengths, prefix=prefix, **on_freed)
         self.grammars = GrammarLine(grammar)
         self._seeds = SeedSource(seed_entropy)
         self._clock = clock
@@ -156,6 +159,10 @@ class Engine:
         """Counters and the state of now; see EngineStats."""
         return engine_stats(self._totals, self.scheduler, self.executor.times, compiling=len(self.grammars))
 
+    def take_notices(self) -> list[str]:
+        """What the user should know of how it runs, each sentence once: speculation that does not pay, a cache without hits."""
+        return self.scheduler.take_notices()
+
     def close(self) -> None:
         """End every sequence and free what the executor holds."""
         self._end(dict.fromkeys([*self.scheduler.request_ids(), *self.grammars.request_ids()], "abort"))
@@ -164,6 +171,7 @@ class Engine:
         self.executor.close()
 
     def _submit(self, scheduled: ScheduledStep) -> None:
+        self._totals.steps_ahead += self._flying is not None
         for admission in scheduled.admitted:
             self.executor.admit(admission.slot, admission.request, admission.length_end)
             self.grammars.attach(admission.slot, admission.request)
@@ -195,6 +203,8 @@ class Engine:
         lasts = (committed.firsts + committed.counts).tolist()
         events = [TokenEvent(i, tokens[first:last]) for i, first, last in zip(request_ids, firsts, lasts)]
         self._count(scheduled, output, committed)
+        if self.scheduler.prefix is not None:
+            self.scheduler.prefix.tell(events)
         if output.logprobs:
             for event, first, last in zip(events, firsts, lasts):
                 event.logprobs = [output.logprobs[e] for e in range(first, last) if e in output.logprobs] or None

@@ -13,6 +13,7 @@ class TokenEvent(msgspec.Struct, gc=False):
     `token_ids` are its new tokens in order; an end-of-sequence or stop token is among them. `logprobs` has one entry for each
     of them where asked for. `prompt_logprobs` continues where the last event of this sequence stopped; its very first entry
     is prompt position 1. `finish_reason` is set in the last event only, and `error` says what happened where it is "error".
+    `cached_tokens`, and `approximate` (see `RequestOutput`), come with the first event that has news of them; else None.
     """
 
     request_id: int
@@ -21,3 +22,5 @@ class TokenEvent(msgspec.Struct, gc=False):
     prompt_logprobs: list[TokenLogprobs] | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
+    cached_tokens: int | None = None
+    approximate: bool | None = None

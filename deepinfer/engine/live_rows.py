@@ -19,7 +19,9 @@ def live_rows(resolved: Resolved, sample: SampleInput) -> tuple[VerifyRows, np.n
         return rows, sample_rows
     alive, counts = sample.alive, np.diff(rows.row_starts)
     starts = np.concatenate([[0], np.cumsum(counts[alive])])
-    masks = {int(number): sample.masks[r] for number, r in enumerate(np.flatnonzero(alive).tolist()) if r in sample.masks}
+    masks = {
+        int(number): sample.masks[r] for number, r in enumerate(np.flatnonzero(alive).tolist()) if r in sample.masks
+    }
     kept = VerifyRows(rows.slots[alive], rows.positions[alive], starts, rows.drafts[alive], masks)
     return kept, sample_rows[np.repeat(alive, counts)]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepinfer.engine.events import TokenEvent
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.engine.sequences import SequenceTable
 from deepinfer.engine.step_plan import ScheduledStep
@@ -36,7 +37,9 @@ class PrefixAdmission:
 
     def __init__(self, cache: PrefixCache, table: SequenceTable, limits: EngineLimits) -> None:
         self.cache, self._table, self._limits = cache, table, limits
-        self._next_full = np.full(limits.max_num_seqs, _NEVER, dtype=np.int64)  # tokens at which a slot has one more full block
+        self._next_full = np.full(
+            limits.max_num_seqs, _NEVER, dtype=np.int64
+        )  # tokens at which a slot has one more full block
         self._restores: list[tuple[int, int]] = []  # of the step that is being made
         self.news: dict[int, CacheUse] = {}  # request id → what nobody was told yet
 
@@ -105,6 +108,12 @@ class PrefixAdmission:
             request_id = int(table.request_id[plan.slots[s]]) if reached else None
             self.cache.settle(request_id, boundary, snapshot, decoding=s < plan.num_decode)
         self.cache.unpin(plan.restores[:, 1])
+
+    def tell(self, events: list[TokenEvent]) -> None:
+        """Put what is not told yet on the events of its sequences."""
+        for event in events if self.news else ():
+            if (use := self.news.pop(event.request_id, None)) is not None:
+                event.cached_tokens, event.approximate = use.cached_tokens, use.approximate
 
     def leave(self, request_id: int) -> None:
         """The sequence has ended."""

@@ -130,6 +130,11 @@ class Scheduler:
         """All that have not finished."""
         return list(self._entries)
 
+    def take_notices(self) -> list[str]:
+        """What the user should know, each once."""
+        notice = "" if self._lengths is None else self._lengths.take_notice()
+        return [notice] if notice else []
+
     def schedule(self) -> ScheduledStep | None:
         """The next step, or None where nothing can run before a step in flight is committed."""
         preempted = self.counts.preemptions

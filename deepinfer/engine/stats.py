@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
+    from deepinfer.cache.prefix_cache import PrefixCache
     from deepinfer.engine.booking import Committed
     from deepinfer.engine.scheduler import Scheduler
     from deepinfer.engine.step_plan import ScheduledStep
@@ -30,6 +31,7 @@ class Totals:
 
     draft_depth: int = 0
     steps: int = 0
+    steps_ahead: int = 0
     prefill_rows: int = 0
     decode_rows: int = 0
     sampled_tokens: int = 0
@@ -62,16 +64,34 @@ class Totals:
         self.accepted_at += np.bincount(accepted, minlength=depth + 1)[::-1].cumsum()[::-1][1:]
 
 
+class PrefixStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the prefix cache. Requests and tokens count when they are admitted for the first time; totals except where "now"."""
+
+    queries: int
+    hits: int  # requests of whose prompts something was not computed
+    query_tokens: int
+    saved_tokens: int  # of query_tokens, not computed
+    cached_blocks: int  # now; owned ones and idle ones
+    idle_blocks: int  # now; they count as free
+    evicted_blocks: int
+    duplicate_blocks: int  # computed by two sequences at the same time
+    snapshots: int  # now
+    evicted_snapshots: int
+    lost_snapshots: int  # wanted when all were in use
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Totals since the engine was built, and its state now. Times are seconds.
 
     `step_s` = `model_s` + `sampling_s` + `drafting_s` + `host_s` at async_depth 0: the last is scheduling, booking and
     everything else on the host. At depth 1 they overlap, and `host_s` is what the loop spent beyond the device's work.
+    `steps_ahead` were submitted while the step before was in flight.
     `decode_rows` are rows of running answers, drafts among them; rows computed again after a preemption are among
     `prefill_rows`. Of the drafts checked at a depth (1 first), `accepted_at` were accepted with all before them.
     """
 
     steps: int
+    steps_ahead: int
     prefill_rows: int
     decode_rows: int
     sampled_tokens: int
@@ -99,6 +119,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     sampling_s: float
     drafting_s: float
     host_s: float
+    prefix: PrefixStats | None = None  # where prefixes are kept
 
     @property
     def accepted_length(self) -> float | None:
@@ -106,10 +127,13 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         return 1 + sum(self.accepted_at) / self.verify_rounds if self.verify_rounds else None
 
 
+_COUNTED = ("steps", "steps_ahead", "prefill_rows", "decode_rows", "sampled_tokens")
+
+
 def engine_stats(totals: Totals, scheduler: Scheduler, times: ExecutorTimes, *, compiling: int) -> EngineStats:
     """The counters of an engine's parts as one record."""
     return EngineStats(
-        **{name: getattr(totals, name) for name in ("steps", "prefill_rows", "decode_rows", "sampled_tokens")},
+        **{name: getattr(totals, name) for name in _COUNTED},
         submitted=totals.submitted,
         refused=totals.refused,
         finished=dict(totals.finished),
@@ -134,4 +158,22 @@ def engine_stats(totals: Totals, scheduler: Scheduler, times: ExecutorTimes, *, 
         sampling_s=times.sampling_s,
         drafting_s=times.drafting_s,
         host_s=totals.step_s - times.model_s - times.sampling_s - times.drafting_s,
+        prefix=None if scheduler.prefix is None else prefix_stats(scheduler.prefix.cache),
+    )
+
+
+def prefix_stats(cache: PrefixCache) -> PrefixStats:
+    counts = cache.counts
+    return PrefixStats(
+        queries=counts.queries,
+        hits=counts.hits,
+        query_tokens=counts.query_tokens,
+        saved_tokens=counts.saved_tokens,
+        cached_blocks=cache.index.num_cached,
+        idle_blocks=cache.blocks.num_idle,
+        evicted_blocks=cache.blocks.num_evicted,
+        duplicate_blocks=counts.duplicate_blocks,
+        snapshots=cache.snapshots.num_kept,
+        evicted_snapshots=cache.snapshots.num_evicted,
+        lost_snapshots=counts.lost_snapshots,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from deepinfer.config.errors import Problem
-from deepinfer.plan import rules_layout, rules_options, rules_roles, rules_unused, rules_workload
+from deepinfer.plan import rules_layout, rules_options, rules_replay, rules_roles, rules_unused, rules_workload
 from deepinfer.plan.settle import Case
 
 Rule = Callable[[Case], Iterator[Problem]]
@@ -17,7 +17,9 @@ LAYOUT_RULES: tuple[Rule, ...] = (
 OPTION_RULES: tuple[Rule, ...] = (
     rules_options.drafter_fits_checkpoint,
     rules_options.draft_lengths_fit,
-    rules_options.replay_keeps_enough,
+    rules_replay.replay_keeps_enough,
+    rules_replay.replay_cuts_cleanly,
+    rules_replay.prompt_logprobs_need_every_row,
     rules_options.reproducible_is_lossless,
     rules_options.lengths_fit,
     rules_options.sampling_is_consistent,

@@ -65,6 +65,7 @@ def numerics_digest(plan: Plan) -> str:
             "dtype": plan.numerics.dtype,
             "threads": plan.numerics.threads,
             "replay": (plan.numerics.replay, plan.numerics.replay_keep_tokens),
+            **({"hits": "bounded"} if plan.numerics.replay_on_hit == "bounded" else {}),
             **first,
             **({"other_roles": others} if others else {}),
         }

@@ -49,8 +49,10 @@ def _warnings(case: Case, layout: Layout) -> Iterator[str]:
             "prefill and decode round differently on two kinds of chip, so a text is the same only where the same sides "
             f"made it; hardware@{hardware_key('decode')}=same"
         )
-    if case.numerics.replay == "compact":
-        yield "replay=compact is an approximation of long prompts; replay=none is exact"
+    if case.numerics.replay != "none":
+        yield f"replay={case.numerics.replay} is an approximation of long prompts; replay=none is exact"
+    if case.approximates_hits:
+        yield "replay.on_hit=bounded is an approximation after every prefix hit; replay.on_hit=snapshot is exact"
     if case.numerics.verify == "rejection":
         yield "speculation changes the text of a seed at temperature > 0, not its law; speculation.verify=coupled"
     if case.is_cpu and case.numerics.dtype == "bfloat16":

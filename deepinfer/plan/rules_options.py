@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from deepinfer.config.errors import ExitCode, Problem
-from deepinfer.config.specs import CompactReplay, DSpark, DSparkFixed, MaskReplay, Ngram
+from deepinfer.config.specs import DSpark, DSparkFixed, Ngram
 from deepinfer.plan.ledger import plan_problem
 from deepinfer.plan.settle import Case
 
@@ -50,29 +50,6 @@ def draft_lengths_fit(case: Case) -> Iterator[Problem]:
         )
 
 
-def replay_keeps_enough(case: Case) -> Iterator[Problem]:
-    """Kept rows must fill a window ring and what drafts may take back; the drafter must see whole rows."""
-    replay, config = case.spec.replay, case.config
-    if not isinstance(replay, MaskReplay | CompactReplay):
-        return
-    least = config.sliding_window + case.drafting.backtrack
-    if replay.keep_tokens < least:
-        yield plan_problem(
-            f"replay.keep_tokens={replay.keep_tokens}",
-            f"the window is {config.sliding_window} tokens and drafts may take back {case.drafting.backtrack}",
-            "the kept rows must fill a ring",
-            f"replay.keep_tokens={least}",
-        )
-    below = [layer for layer in config.dspark_target_layer_ids if layer < config.boundary]
-    if case.drafting.num_draft_layers and below:
-        yield plan_problem(
-            f"replay={replay.kind}",
-            f"the drafter reads layer {below[0]}, replay cuts at layer {config.boundary}",
-            "kept and dropped rows would mix in its features",
-            "replay=none",
-        )
-
-
 def reproducible_is_lossless(case: Case) -> Iterator[Problem]:
     """`sampling.reproducible` refuses every option whose output depends on speed or approximates."""
     if not case.numerics.reproducible:
@@ -83,6 +60,9 @@ def reproducible_is_lossless(case: Case) -> Iterator[Problem]:
         yield plan_problem(asked, "speculation.verify=rejection", why, "speculation.verify=coupled")
     if case.numerics.replay != "none":
         yield plan_problem(asked, f"replay={case.numerics.replay}", "bounded replay approximates", "replay=none")
+    if case.approximates_hits:
+        why = "what follows a prefix hit would differ from a cold run"
+        yield plan_problem(asked, "replay.on_hit=bounded", why, "replay.on_hit=snapshot")
 
 
 def lengths_fit(case: Case) -> Iterator[Problem]:

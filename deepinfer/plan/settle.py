@@ -18,6 +18,7 @@ from deepinfer.config.specs import (
     DSparkFixed,
     MaskReplay,
     Ngram,
+    PrefixCache,
     Sampling,
     Spec,
     Speculation,
@@ -54,6 +55,11 @@ class Case(Struct, frozen=True, kw_only=True):
     @property
     def num_ranks(self) -> int:
         return sum(role.num_ranks for role in self.roles)
+
+    @property
+    def approximates_hits(self) -> bool:
+        """Whether what follows a prefix hit is not what a cold run computes."""
+        return isinstance(self.spec.cache, PrefixCache) and self.numerics.replay_on_hit == "bounded"
 
     @property
     def is_cpu(self) -> bool:
@@ -155,6 +161,7 @@ def _numerics(
         verify=_verify(spec, drafting, ledger),
         replay=replay.kind,
         replay_keep_tokens=replay.keep_tokens if isinstance(replay, MaskReplay | CompactReplay) else 0,
+        replay_on_hit=replay.on_hit,
         reproducible=spec.sampling.reproducible,
     )
 

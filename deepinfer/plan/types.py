@@ -213,7 +213,8 @@ class Numerics(Frozen, frozen=True, kw_only=True):
     threads: int  # intra-op threads of the CPU ops
     verify: Literal["none", "coupled", "rejection"]
     replay: str
-    replay_keep_tokens: int
+    replay_keep_tokens: int  # 0: all
+    replay_on_hit: Literal["snapshot", "exact", "bounded"]
     reproducible: bool
 
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+_FLOORS = (0.1, 0.01, 0.001)  # of the best token's weight
+_SURELY = 1 + 1e-9  # more than sums in another order may differ by
+
 
 def best(x_V: np.ndarray, k: int) -> np.ndarray:
     """Ids of the k largest entries, largest first, the lowest id first among equals. No NaN."""
@@ -44,12 +47,16 @@ def survivors(scores_V: np.ndarray, top_k: int, top_p: float, min_p: float) -> n
 
 
 def _nucleus(weights_K: np.ndarray, top_p: float) -> np.ndarray:
-    """Indices of the fewest heaviest entries that reach `top_p` of the total weight.
+    """Indices of the fewest heaviest entries that reach `top_p` of the total weight; the heaviest weighs 1.
 
-    Entries below an even share of what top-p may leave out cannot be needed: all of them together weigh less than that.
+    Only entries that may be needed are sorted: the first of a few floors above which there is enough weight, and at last an
+    even share of what top-p may leave out, since all entries below that weigh less than it together.
     """
     total = weights_K.sum()
-    heavy = np.flatnonzero(weights_K >= (1.0 - top_p) * total / len(weights_K))
+    for floor in (*_FLOORS, (1.0 - top_p) * total / len(weights_K)):
+        heavy = np.flatnonzero(weights_K >= floor)
+        if weights_K[heavy].sum() > top_p * total * _SURELY:
+            break
     order = heavy[np.argsort(-weights_K[heavy], kind="stable")]
     before = np.concatenate([[0.0], np.cumsum(weights_K[order])[:-1]])
     return order[before < top_p * total]

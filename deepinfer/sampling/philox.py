@@ -54,5 +54,8 @@ def uniform(seeds: np.ndarray, positions: np.ndarray, token_ids: np.ndarray, str
 
 
 def gumbel_of(uniform_: np.ndarray) -> np.ndarray:
-    """Standard Gumbel noise from uniforms in (0, 1); every value is finite, between -3.61 and 36.74."""
-    return -np.log(-np.log(uniform_))
+    """Standard Gumbel noise from an array of uniforms in (0, 1); every value is finite, between -3.61 and 36.74."""
+    noise = np.log(uniform_)
+    np.negative(noise, out=noise)
+    np.log(noise, out=noise)
+    return np.negative(noise, out=noise)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from deepinfer.interfaces import TokenLogprobs
     from deepinfer.sampling.slot_params import SlotParams
 
+_CACHED_ENTRIES = 1 << 16  # scores that are drawn from at a time: half a megabyte in float64
+
 
 @dataclass(slots=True)
 class Sampled:
@@ -140,10 +142,16 @@ class Rows:
         return found
 
     def _draw(self, rows: np.ndarray, slots: np.ndarray, positions: np.ndarray, stream: int) -> np.ndarray:
-        """Rows with a temperature and nothing else, all at once."""
-        noise = cpu_philox.uniform(self._params.seed_N[slots], positions, self._ids_V, stream)
-        scores = self.logits_TV[rows].astype(np.float64) / self._params.temperature_N[slots, None]
-        return (scores + philox.gumbel_of(noise)).argmax(axis=1)
+        """Rows with a temperature and nothing else, as many at a time as a core's cache holds."""
+        params, token_ids = self._params, np.empty(len(rows), np.int64)
+        size = max(1, _CACHED_ENTRIES // params.vocab_size)
+        for start in range(0, len(rows), size):
+            some = slice(start, start + size)
+            noise = cpu_philox.uniform(params.seed_N[slots[some]], positions[some], self._ids_V, stream)
+            scores = np.divide(self.logits_TV[rows[some]], params.temperature_N[slots[some], None], dtype=np.float64)
+            scores += philox.gumbel_of(noise)
+            token_ids[some] = scores.argmax(axis=1)
+        return token_ids
 
     def _choose(self, found: Candidates, slot: int, position: int, stream: int) -> int:
         if self._params.greedy_N[slot]:

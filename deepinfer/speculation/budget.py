@@ -74,3 +74,7 @@ class ConfidenceBudget:
                 drafted=drafted,
                 device_s=device_s,
             )
+
+    def take_notice(self) -> str:
+        """What the user should know, once; else ""."""
+        return "" if self.back_off is None else self.back_off.take_notice()

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from deepinfer.interfaces import Drafts
+from deepinfer.model.ring_writes import ring_writes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

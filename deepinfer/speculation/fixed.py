@@ -41,3 +41,7 @@ class FixedLengths:
                 drafted=drafted,
                 device_s=device_s,
             )
+
+    def take_notice(self) -> str:
+        """What the user should know, once; else ""."""
+        return "" if self.back_off is None else self.back_off.take_notice()

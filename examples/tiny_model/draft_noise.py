@@ -20,7 +20,9 @@ def _mixed(x: Tensor) -> Tensor:
 def uniform(seeds_B: Tensor, positions: Tensor | int, tokens: Tensor) -> Tensor:
     """float32 in (0, 1), shape of seeds [B] (and positions [B]) broadcast with `tokens`."""
     state = _mixed(seeds_B * _SEED + positions * _POSITION)
-    bits = _mixed(state.unsqueeze(1) + tokens * _TOKEN) >> 41 & 0x7FFFFF  # 23 bits: their half-way points are exact in float32
+    bits = (
+        _mixed(state.unsqueeze(1) + tokens * _TOKEN) >> 41 & 0x7FFFFF
+    )  # 23 bits: their half-way points are exact in float32
     return (bits.float() + 0.5) * 2.0**-23
 
 

@@ -44,7 +44,9 @@ def load_target(checkpoint: Path, device: torch.device, dtype: torch.dtype) -> T
     return Target(config, model, weights)
 
 
-def shipped_draft_weights(checkpoint: Path, config: V41Config, device: torch.device) -> tuple[dict[str, Tensor], Tensor]:
+def shipped_draft_weights(
+    checkpoint: Path, config: V41Config, device: torch.device
+) -> tuple[dict[str, Tensor], Tensor]:
     """The drafter that lies in `checkpoint` under training names, and its router bias."""
     released = load_weights(open_checkpoint(checkpoint), device=device)
     draft = {name: tensor for name, tensor in released.items() if name.startswith(DRAFT)}

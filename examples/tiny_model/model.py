@@ -28,7 +28,9 @@ class Result(NamedTuple):
     load_LE: Tensor  # share of choices of each expert
     balance: Tensor  # router balance loss
     index_loss: Tensor
-    features_BTF: Tensor | None = None  # float32, what the draft module reads: stream means where its target layers begin
+    features_BTF: Tensor | None = (
+        None  # float32, what the draft module reads: stream means where its target layers begin
+    )
 
 
 class TrainingModel:

@@ -6,8 +6,8 @@ from toy_executor import assert_empty, expected_answer, run_all, toy_engine, toy
 
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.sequences import DECODE, PREEMPTED, PREFILL
-from deepinfer.engine.watchdog import MAX_EMPTY_STEPS, EngineStalled, Watchdog
 from deepinfer.engine.step_plan import ScheduledStep
+from deepinfer.engine.watchdog import MAX_EMPTY_STEPS, EngineStalled, Watchdog
 from deepinfer.interfaces import SampleInput, SamplingParams, StepOutput
 
 

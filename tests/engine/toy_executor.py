@@ -150,7 +150,9 @@ class ToyExecutor:
             target = int(step.positions[row]) + 1
             if target < len(request.prompt_ids):
                 token = int(request.prompt_ids[target])
-                found.setdefault(s, []).append(TokenLogprobs(np.array([token]), np.array([-float(target)], np.float32), 1))
+                found.setdefault(s, []).append(
+                    TokenLogprobs(np.array([token]), np.array([-float(target)], np.float32), 1)
+                )
 
     def sample(self, sample: SampleInput) -> None:
         plan, resolved, digests, prompt_rows = self._flying.pop()
@@ -240,6 +242,9 @@ class SomeDrafts:
 
     def observe(self, **_: object) -> None:
         pass
+
+    def take_notice(self) -> str:
+        return ""
 
 
 def toy_engine(limits: EngineLimits | None = None, lengths: VerifyLengths | None = None) -> Engine:

@@ -20,6 +20,8 @@ from toy_rounds import (
 )
 
 from deepinfer.interfaces import Request, SamplingParams
+from deepinfer.sampling.history import History
+from deepinfer.sampling.rows import Rows
 from deepinfer.speculation.coupled import CoupledVerifier
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -107,3 +109,55 @@ def test_a_perfect_drafter_is_always_right() -> None:
     for _ in range(6):
         drafts = draft(verifier, texts, 5, drafter=logits_after)
         assert verify(verifier, texts, drafts, np.full(3, 5)).counts.tolist() == [6, 6, 6]
+
+
+# --- faults that the tests above must see
+
+
+def shifted(sample, **change):
+    """`Rows.sample` with other noise or positions."""
+
+    def faulty(self, rows, slots, positions, masks=None, *, logprobs=True):
+        return sample(self, rows, slots, positions + change.get("by", 0), masks, stream=change.get("stream", 0))
+
+    return faulty
+
+
+def texts_with(params: SamplingParams, after_drafts=lambda: None) -> tuple[list[Text], list[Text]]:
+    """(decoded in rounds of four drafts, plainly). `after_drafts` is called between the first drafts and their check."""
+    requests = requests_for([params] * 4)
+    _, expected = plain(requests, 16)
+    verifier, texts = (
+        CoupledVerifier(new_sampler(requests)),
+        [Text(request.prompt_ids.tolist()) for request in requests],
+    )
+    for _ in range(3):
+        drafts = draft(verifier, texts, 4)
+        after_drafts()
+        verify(verifier, texts, drafts, np.full(4, 4))
+    return texts, expected
+
+
+def differ(texts: list[Text], expected: list[Text]) -> bool:
+    return any(text.tokens != whole.tokens[: len(text.tokens)] for text, whole in zip(texts, expected))
+
+
+@pytest.mark.parametrize("change", [{"stream": 1}, {"stream": 4}, {"by": 1}], ids=str)
+def test_planted_faults_of_the_noise_are_seen(change: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = Rows.sample
+    assert not differ(*texts_with(SamplingParams()))
+    found = texts_with(SamplingParams(), lambda: monkeypatch.setattr(Rows, "sample", shifted(sample, **change)))
+    assert differ(*found)
+
+
+def test_a_history_that_is_not_written_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where drafts stay in it although other tokens were chosen."""
+    params, write = SamplingParams(presence_penalty=1.9, repetition_penalty=1.9), History.write
+
+    def write_once(self, position: int, token_id: int) -> None:
+        if position == self._length:
+            write(self, position, token_id)
+
+    assert not differ(*texts_with(params))
+    monkeypatch.setattr(History, "write", write_once)
+    assert differ(*texts_with(params))

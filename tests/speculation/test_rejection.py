@@ -1,4 +1,4 @@
-"""The rejection step: its law by enumeration, and what it shares with plain sampling: greedy text, log probabilities, traces."""
+"""The rejection step: its law by enumeration; greedy text, log probabilities and histories as in plain sampling."""
 
 from collections.abc import Callable
 from itertools import product
@@ -42,11 +42,11 @@ def law_of_a_round(target: Callable, proposal: Callable, believed: Callable, gam
 
     for drafts in product(range(size), repeat=gamma):
         chance = np.prod([proposal(drafts[:i])[drafts[i]] for i in range(gamma)])
-        for i, draft in enumerate(drafts):
+        for i, token_id in enumerate(drafts):
             p_V, q_V = target(drafts[:i]), believed(drafts[:i])
             if chance == 0:
                 break
-            accept = float(acceptance(p_V[draft], q_V[draft]))
+            accept = float(acceptance(p_V[token_id], q_V[token_id]))
             for token, rest in enumerate(residual(p_V, q_V)):
                 carry_on((*drafts[:i], token), chance * (1 - accept) * rest)
             chance *= accept

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from deepinfer.config.specs import CompactReplay, Spec
+from deepinfer.config.specs import Spec
 from deepinfer.config.workloads import SteadyWorkload
 from deepinfer.plan.cost.acceptance import UNKNOWN
 from deepinfer.plan.cost.both import Estimate
@@ -44,7 +44,7 @@ def _requests(spec: Spec, estimate: Estimate) -> Iterator[str]:
             f"nothing is taken as cached: cache={spec.cache.kind} keeps no prefixes, so workload.cached_share={asked:g} "
             "does not count; cache=prefix"
         )
-    if workload.cached_share and isinstance(spec.replay, CompactReplay) and spec.replay.on_hit != "snapshot":
+    if workload.cached_share and spec.replay.on_hit != "snapshot":
         yield f"rows that replay.on_hit={spec.replay.on_hit} computes again after a hit are not counted"
     if decode.rows_each > 1:
         yield f"{decode.accepted_tokens:.3g} tokens a step: {decode.accepted_source}; all drafts are checked"

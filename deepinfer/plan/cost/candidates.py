@@ -64,7 +64,7 @@ def _fitting(room: Room, found: list[Candidate], least: int) -> Iterator[Candida
 def _speculation(room: Room, now: Setting) -> Iterator[Candidate]:
     case = room.scene.case
     config, replay = case.config, case.numerics.replay
-    cut = replay != "none" and any(layer < config.boundary for layer in config.dspark_target_layer_ids)
+    cut = replay != "none" and config.boundary_cuts_drafter
     short = replay != "none" and case.numerics.replay_keep_tokens < config.sliding_window + DRAFT_DEPTH + 1
     if now.drafting.depth or not config.num_nextn_predict_layers or room.workload.accepted_tokens != "auto":
         return
@@ -139,7 +139,7 @@ def _near(room: Room, step: StepTime) -> int:
 def _can_compact(room: Room) -> bool:
     case = room.scene.case
     config, drafting = case.config, case.drafting
-    cut = drafting.num_draft_layers and any(layer < config.boundary for layer in config.dspark_target_layer_ids)
+    cut = drafting.num_draft_layers and config.boundary_cuts_drafter
     return case.numerics.replay == "none" and not cut and config.sliding_window + drafting.backtrack <= KEPT_ROWS
 
 
