@@ -30,6 +30,7 @@ from deepinfer.config.tasks import Task
 from deepinfer.config.workloads import Workload
 
 Verify = Literal["auto", "coupled", "rejection"]
+BytesOrNone = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
 Int64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Tokens = Annotated[int, Meta(ge=0, le=2**31 - 1, extra={"unit": "count"})]
 AtLeastOne = Annotated[int, Meta(ge=1, le=2**31 - 1, extra={"unit": "count"})]
@@ -189,7 +190,11 @@ class PagedCache(Cache, frozen=True, kw_only=True, tag="paged"):
 
 
 class PrefixCache(Cache, frozen=True, kw_only=True, tag="prefix"):
-    implementation = "deepinfer.cache.prefix:PrefixIndex"
+    implementation = "deepinfer.cache.prefix_cache:PrefixCache"
+    snapshot_bytes: (
+        BytesOrNone | Auto
+    )  # of saved window keys, from which a hit goes on; counts where replay.on_hit=snapshot
+    snapshot_every: Positive  # blocks of a prompt between two snapshots; its end always has one
 
 
 class Kernels(Component, frozen=True, kw_only=True):

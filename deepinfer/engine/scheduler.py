@@ -133,7 +133,8 @@ class Scheduler:
     def take_notices(self) -> list[str]:
         """What the user should know, each once."""
         notice = "" if self._lengths is None else self._lengths.take_notice()
-        return [notice] if notice else []
+        found = [notice, self.prefix.cache.take_notice() if self.prefix is not None else None]
+        return [text for text in found if text]
 
     def schedule(self) -> ScheduledStep | None:
         """The next step, or None where nothing can run before a step in flight is committed."""

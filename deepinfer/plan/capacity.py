@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from msgspec import Struct, structs
 
 from deepinfer.config.errors import ExitCode, Problem
-from deepinfer.config.specs import Parallel
+from deepinfer.config.specs import Parallel, PrefixCache
+from deepinfer.plan.cache_shares import CacheShares, cache_shares
 from deepinfer.plan.layout import lay_out, valid_expert_degrees
 from deepinfer.plan.ledger import OF, Ledger
-from deepinfer.plan.memory import Scene, budget, fixed_bytes, pool_blocks, rank_groups, weight_items
+from deepinfer.plan.memory import Scene, budget, fixed_bytes, rank_groups, weight_items
 from deepinfer.plan.memory_levers import DEGREES, GB, held_bytes, levers_text, typed_degrees
 from deepinfer.plan.roles import key_of
 from deepinfer.plan.types import Capacity, Layout, RankMemory, RolePlan
@@ -33,19 +34,27 @@ def fit(scenes: Mapping[str, Scene], layout: Layout, ledger: Ledger) -> Fit:
     longest = case.config.max_position_embeddings if asked_len == "auto" else asked_len
     groups = [(scenes[role.name], role, rank, numbers) for role, rank, numbers in rank_groups(layout)]
     blocks: dict[str, int] = {}
-    rules: dict[str, str] = {}
+    snapshots: dict[str, int] = {}
+    shares: dict[str, CacheShares] = {}
     too_big: list[Problem] = []
     for scene, role, rank, numbers in groups:
         free = scene.usable_bytes - fixed_bytes(scene, weight_items(scene, rank, role))
-        count, rules[role.name] = pool_blocks(scene, free, longest)
-        blocks[role.name] = min(count, blocks.get(role.name, count))
+        share = shares[role.name] = cache_shares(scene, free, longest)
+        blocks[role.name] = min(share.num_blocks, blocks.get(role.name, share.num_blocks))
+        snapshots[role.name] = min(share.num_snapshots, snapshots.get(role.name, share.num_snapshots))
         if free < 0:
             too_big.append(_too_big(scene, layout, budget(scene, role, rank, numbers, 0)))
-        elif count * cache.padded_block_bytes > free:
-            too_big.append(_pool_too_big(scene, layout, count, free))
+        elif share.num_blocks * cache.padded_block_bytes > free:
+            too_big.append(_pool_too_big(scene, layout, share.num_blocks, free))
+        elif share.num_snapshots * cache.padded_state_bytes > free - share.num_blocks * cache.padded_block_bytes:
+            too_big.append(_snapshots_too_big(scene, share, free))
     ledger.problems += too_big
-    memory = tuple(budget(scene, role, rank, numbers, blocks[role.name]) for scene, role, rank, numbers in groups)
-    _decide_pools(scenes[decode.name], blocks, rules, ledger)
+    memory = tuple(
+        budget(scene, role, rank, numbers, blocks[role.name], snapshots[role.name])
+        for scene, role, rank, numbers in groups
+    )
+    _decide_pools(scenes[decode.name], blocks, {name: share.block_rule for name, share in shares.items()}, ledger)
+    _decide_snapshots(scenes[decode.name], snapshots, shares, ledger)
     smallest = min(blocks.values()) * cache.block_tokens
     if smallest < longest and not too_big:
         longest = _shorten(scenes[decode.name], layout, smallest, longest, ledger)
@@ -66,6 +75,19 @@ def _decide_pools(scene: Scene, blocks: Mapping[str, int], rules: Mapping[str, s
         if cache.num_blocks == "auto":
             fill = f"as many blocks of {block:,} B as cache.memory_bytes holds"
             ledger.decide(f"cache.num_blocks{of[name]}", blocks[name], fill)
+
+
+def _decide_snapshots(
+    scene: Scene, snapshots: Mapping[str, int], shares: Mapping[str, CacheShares], ledger: Ledger
+) -> None:
+    """The same for what the prefix cache saves of window keys."""
+    cache = scene.case.spec.cache
+    if not isinstance(cache, PrefixCache) or cache.snapshot_bytes != "auto":
+        return
+    for name, share in shares.items():
+        of = "" if name == "all" else f"{OF}{name}"
+        num_bytes = snapshots[name] * scene.cache.padded_state_bytes
+        ledger.decide(f"cache.snapshot_bytes{of}", num_bytes, share.snapshot_rule)
 
 
 def _capacity(scene: Scene, role: RolePlan, num_blocks: int, longest: int) -> Capacity:
@@ -114,6 +136,19 @@ def _pool_too_big(scene: Scene, layout: Layout, count: int, free: int) -> Proble
         found=f"{count:,} blocks take {count * block / GB:.2f} GB",
         why="; ".join(filter(None, (left, levers_text(scene, layout)))),
         fix=f"cache.num_blocks={most}" if by_number else f"cache.memory_bytes={most * block}",
+        code=ExitCode.MEMORY,
+    )
+
+
+def _snapshots_too_big(scene: Scene, share: CacheShares, free: int) -> Problem:
+    cache, state = scene.case.spec.cache, scene.cache.padded_state_bytes
+    assert isinstance(cache, PrefixCache)
+    left = free - share.num_blocks * scene.cache.padded_block_bytes
+    return Problem(
+        asked=f"cache.snapshot_bytes={cache.snapshot_bytes}",
+        found=f"{share.num_snapshots:,} saved states of {state:,} B take {share.num_snapshots * state / GB:.2f} GB",
+        why=f"{left / GB:.2f} GB are left beside weights, state and {share.num_blocks:,} cache blocks",
+        fix="cache.snapshot_bytes=auto",
         code=ExitCode.MEMORY,
     )
 

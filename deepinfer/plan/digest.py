@@ -41,7 +41,10 @@ def rank_digest(plan: Plan) -> str:
             "max_model_len": plan.model.max_model_len,
             "roles": [_role(role) for role in plan.layout.roles],
             "cache": plan.cache,
-            "blocks": [(memory.ranks, memory.num_blocks, memory.num_state_slots) for memory in plan.memory],
+            "blocks": [
+                (memory.ranks, memory.num_blocks, memory.num_state_slots, memory.num_snapshots)
+                for memory in plan.memory
+            ],
             "numerics": plan.numerics,
             "drafting": plan.drafting,
             "scheduler": plan.scheduler,

@@ -162,7 +162,9 @@ def pool_blocks(scene: Scene, free_bytes: int, wanted_tokens: int) -> tuple[int,
     return max(0, limits[rule]) // block, rule
 
 
-def budget(scene: Scene, role: RolePlan, rank: RankPlan, numbers: list[int], num_blocks: int) -> RankMemory:
+def budget(
+    scene: Scene, role: RolePlan, rank: RankPlan, numbers: list[int], num_blocks: int, num_snapshots: int = 0
+) -> RankMemory:
     """The table of one group of ranks."""
     case, cache = scene.case, scene.cache
     slots = case.spec.scheduler.max_num_seqs
@@ -180,6 +182,7 @@ def budget(scene: Scene, role: RolePlan, rank: RankPlan, numbers: list[int], num
             place="device",
             note=f"{slots} sequences of {cache.padded_state_bytes:,} B",
         ),
+        *(_snapshots(scene, num_snapshots) if num_snapshots else ()),
         MemoryItem(name="workspace", num_bytes=scene.workspace_bytes, place="device", exact=False, note="estimate"),
     ]
     device_bytes = sum(item.num_bytes for item in items if item.place == "device")
@@ -192,7 +195,14 @@ def budget(scene: Scene, role: RolePlan, rank: RankPlan, numbers: list[int], num
         headroom_bytes=scene.usable_bytes - device_bytes,
         num_blocks=num_blocks,
         num_state_slots=slots,
+        num_snapshots=num_snapshots,
     )
+
+
+def _snapshots(scene: Scene, count: int) -> tuple[MemoryItem]:
+    each = scene.cache.padded_state_bytes
+    note = f"{count:,} saved states of {each:,} B for cached prefixes"
+    return (MemoryItem(name="snapshots", num_bytes=count * each, place="device", note=note),)
 
 
 def spans(numbers: Sequence[int]) -> str:

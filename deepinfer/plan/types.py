@@ -171,6 +171,7 @@ class RankMemory(Frozen, frozen=True, kw_only=True):
     headroom_bytes: int
     num_blocks: int
     num_state_slots: int
+    num_snapshots: int = 0  # of the state of a sequence, for the prefix cache
 
     def item(self, name: str) -> MemoryItem:
         """The line called `name`; KeyError where the plan has none."""

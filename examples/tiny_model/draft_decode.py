@@ -158,7 +158,7 @@ def states(target: Target, ids_BT: Tensor, steps: int) -> Iterator[tuple[Tensor,
 
 @torch.no_grad()
 def decode(target: Target, ids_BT: Tensor, prompts_B: Tensor, temperatures_B: Tensor, seeds_B: Tensor) -> Decoded:
-    """The target's continuations of the first `prompts_B` tokens of every row, up to the width of `ids_BT`, which is overwritten.
+    """The target's continuations of the first `prompts_B` tokens of every row, written into `ids_BT` up to its width.
 
     Temperature 0 is greedy; the others sample as arg max of logits / T plus the noise of (seed, position, token).
     """

@@ -24,6 +24,7 @@ DOCUMENTS_PER_TASK = 2048
 MAX_TOKENS = 2048
 SPARE_TOKENS = 24  # an answer may run so much longer than the reference, and half as long again
 BATCH_ROWS = 4096
+RECALL_SHARE = 10
 BATCH_TOKENS = 1_500_000  # bounds the buffers of a batch of long documents
 FAMILY_NAMES = sorted([*FAMILIES, *(name + "/think" for name in FAMILIES)])
 
@@ -83,8 +84,13 @@ def training_prompts(tokenizer_path: Path, seed: int, count: int, long_count: in
 
 
 def held_out_prompts(tokenizer_path: Path, seed: int, count: int, processes: int) -> list[Prompt]:
-    """Prompts with held-out values, `count` per family and mode. Facts, small talk and stories have no values to hold out."""
-    return _gather(_held_out_task, [(tokenizer_path, seed, family, count) for family in FAMILIES], processes)
+    """Prompts with held-out values, `count` per family and mode, fewer of the slow long recalls. Facts, small talk and stories
+    have no values to hold out: their prompts are new draws."""
+    tasks = []
+    for family in sorted(FAMILIES, key=lambda name: "recall" not in name):
+        share = RECALL_SHARE if family.startswith("recall") else 1
+        tasks.append((tokenizer_path, seed, family, count // share))
+    return _gather(_held_out_task, tasks, processes)
 
 
 def _gather(function, tasks: list, processes: int) -> list[Prompt]:  # type: ignore[no-untyped-def]

@@ -13,6 +13,7 @@ Legend as in draft_spans.py, and: M blocks · V vocabulary · R visited blocks.
 import argparse
 import time
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ HELD_OUT_SEED = 990_001
 
 
 class Rollout(NamedTuple):
-    """`accepted_MQ`: the slot's draft is accepted, if all before it are. `confidence_MQ` before the sigmoid, on the own path."""
+    """`accepted_MQ`: the slot's draft is accepted, if all before it are. `confidence_MQ`: logits, on the drafts' own path."""
 
     accepted_MQ: Tensor
     confidence_MQ: Tensor
@@ -102,7 +103,7 @@ def visited(anchors: dict[str, np.ndarray], accepted: np.ndarray, num_documents:
     """Which anchors an engine comes to that verifies whole blocks: bool, one per anchor."""
     seen = np.zeros(len(accepted), dtype=bool)
     begins = np.searchsorted(anchors["document"], np.arange(num_documents + 1))
-    for begin, end in zip(begins[:-1], begins[1:], strict=True):
+    for begin, end in pairwise(begins.tolist()):
         at = begin
         while at < end:
             seen[at] = True

@@ -23,8 +23,8 @@ class SpanTable(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """`exists_GAQ`: the token that a slot proposes is in the document; a contiguous prefix of each block. `at_GAQ`: where in the
-    pool the token lies."""
+    """`exists_GAQ`: the token that a slot proposes is in the document; a contiguous prefix of each block. `at_GAQ`: where in
+    the pool the token lies."""
 
     spans: Spans
     document_G: Tensor

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-
 TRUNK, DRAFT = "layers.", "mtp."  # what the names of a layer begin with
 
 

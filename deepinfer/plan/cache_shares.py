@@ -1,0 +1,39 @@
+"""How the memory for caches is divided: blocks for the keys of tokens, snapshots for the state of cached prefixes."""
+
+from msgspec import Struct
+
+from deepinfer.config.specs import PrefixCache
+from deepinfer.plan.memory import Scene, pool_blocks
+
+SNAPSHOT_SHARE = 0.2  # of blocks and snapshots together: one state takes as much as the keys of some thousand tokens
+
+
+class CacheShares(Struct, frozen=True, kw_only=True):
+    """Of one rank; the rules are those of what was "auto", else empty."""
+
+    num_blocks: int
+    num_snapshots: int
+    block_rule: str
+    snapshot_rule: str
+
+
+def cache_shares(scene: Scene, free_bytes: int, wanted_tokens: int) -> CacheShares:
+    """Blocks and snapshots as asked, or as many as may be taken of `free_bytes`."""
+    cache, block, state = scene.case.spec.cache, scene.cache.padded_block_bytes, scene.cache.padded_state_bytes
+    blocks, block_rule = pool_blocks(scene, free_bytes, wanted_tokens)
+    if not isinstance(cache, PrefixCache):
+        return CacheShares(num_blocks=blocks, num_snapshots=0, block_rule=block_rule, snapshot_rule="")
+    on_hit, asked = scene.case.numerics.replay_on_hit, cache.snapshot_bytes
+    whole = blocks * block
+    if asked != "auto":
+        snapshots, rule = asked // state, ""
+    elif on_hit != "snapshot":
+        snapshots, rule = 0, f"replay.on_hit={on_hit} restores none"
+    else:
+        left = whole if block_rule else free_bytes - whole
+        together = whole if block_rule else whole / (1 - SNAPSHOT_SHARE)
+        snapshots = max(0, min(int(together * SNAPSHOT_SHARE), left)) // state
+        rule = f"{SNAPSHOT_SHARE:.0%} of what caches take, {state:,} B each"
+    if block_rule:
+        blocks = max(0, whole - snapshots * state) // block
+    return CacheShares(num_blocks=blocks, num_snapshots=snapshots, block_rule=block_rule, snapshot_rule=rule)
