@@ -14,10 +14,9 @@ python=${PYTHON:-.venv/bin/python}
 "$python" -m venv "$folder"
 inside=$("$folder/bin/python" -c "import sysconfig; print(sysconfig.get_path('purelib'))")
 "$python" -c "import sysconfig; print(sysconfig.get_path('purelib'))" >"$inside/torch_of_the_project.pth"
-# pip would see the packages of the .pth as installed here, and ask no more of them than that
-"$folder/bin/python" -m pip install --quiet --no-deps "vllm==0.33.0"
-"$folder/bin/python" -m pip install --quiet \
+"$folder/bin/python" -m pip install --quiet --no-warn-conflicts \
   "transformers>=5.16.1,<5.21" "xgrammar==0.2.8" "fastapi>=0.133,<0.137" pydantic \
   aiohttp blake3 cachetools cbor2 cloudpickle einops openai openai-harmony partial-json-parser prometheus-client psutil \
   py-cpuinfo pybase64 pyzmq regex requests uvloop
+"$folder/bin/python" -m pip install --quiet --no-deps "vllm==0.33.0"
 "$folder/bin/python" -c "from vllm.v1.core.sched.scheduler import Scheduler; import vllm; print('vLLM', vllm.__version__)"

@@ -218,7 +218,11 @@ class LLM:
 
     def _step(self) -> None:
         self._unusable = "broken: a step of its engine was cut short"
-        self._collector.step()
+        try:
+            self._collector.step()
+        except BaseException as error:
+            self._unusable += f" by {type(error).__name__}" + (f" ({error})" if str(error) else "")
+            raise
         self._unusable = ""
 
     def _check_usable(self) -> None:

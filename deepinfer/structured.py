@@ -1,7 +1,7 @@
 """What an answer has to look like: the grammars that a request may bring. Data only, no torch.
 
-    SamplingParams(grammar=JsonSchema({"type": "object", "properties": {"city": {"type": "string"}}}))
-    SamplingParams(grammar={"regex": "yes|no"})          # the same as Regex("yes|no")
+SamplingParams(grammar=JsonSchema({"type": "object", "properties": {"city": {"type": "string"}}}))
+SamplingParams(grammar={"regex": "yes|no"})          # the same as Regex("yes|no")
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Choice(Grammar, frozen=True, tag="choice"):
 
 
 class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`begin`, content, `end`. The content is a JSON value under a schema or, where `pattern` is given, a regular expression."""
+    """`begin`, content, `end`. The content is JSON under `schema` or, where it is given, what `pattern` matches."""
 
     begin: str
     end: str

@@ -1,7 +1,7 @@
 """The longest run of newest tokens that stood in a sequence before, and what followed it there.
 
-Tokens are compared with the newest one in strips whose length the compiler knows, so that the scan of a text without a match runs
-at the speed of memory. N slots · L tokens · S sequences · K proposals.
+Tokens are compared with the newest ones in strips whose length the compiler knows, so that the scan of a text without a match
+runs at the speed of memory. N slots · L tokens · S sequences · K proposals.
 """
 
 import numba
@@ -11,26 +11,31 @@ STRIP = 64
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _any_equal(strip: np.ndarray, token: int) -> bool:
+def _any_equal(strip: np.ndarray, before: np.ndarray, token: int, previous: int) -> bool:
     found = 0
     for i in range(STRIP):
-        found += strip[i] == token
+        found += (strip[i] == token) & (before[i] == previous)
     return found > 0
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _longest(row: np.ndarray, first: int, newest: int, most: int) -> tuple[int, int]:
-    """(length, last place) of the longest match of at most `most` tokens; of equally long ones the newest."""
-    token, length, place = row[newest], 0, newest
-    end = newest  # places from here on are done
-    while end > first:
-        start = max(first, end - STRIP)
-        if end - start == STRIP and not _any_equal(row[start:end], token):
+def _longest(row: np.ndarray, first: int, newest: int, least: int, most: int) -> tuple[int, int]:
+    """(length, last place) of the longest match of at most `most` tokens; of equally long ones the newest.
+
+    Where one token is no match, two are looked for at once: few places have both.
+    """
+    gap = 1 if least > 1 else 0
+    length, place = 0, newest
+    end, begin = newest, first + gap  # places from `end` on are done
+    while end > begin:
+        start = max(begin, end - STRIP)
+        token, previous = row[newest], row[newest - gap]
+        if end - start == STRIP and not _any_equal(row[start:end], row[start - gap : end - gap], token, previous):
             end = start
             continue
         for at in range(end - 1, start - 1, -1):
-            if row[at] == token:
-                same = 1
+            if row[at] == token and row[at - gap] == previous:
+                same = 1 + gap
                 while same < most and at - same >= first and row[at - same] == row[newest - same]:
                     same += 1
                 if same > length:
@@ -45,7 +50,7 @@ def _longest(row: np.ndarray, first: int, newest: int, most: int) -> tuple[int, 
 def _propose(tokens_NL, slots, first, num_tokens, least, most, found_S, out_SK):  # type: ignore[no-untyped-def]
     for s in range(len(slots)):
         row, newest = tokens_NL[slots[s]], first + num_tokens[s] - 1
-        length, place = _longest(row, first, newest, most)
+        length, place = _longest(row, first, newest, least, most)
         if length >= least:
             found_S[s] = length
             for k in range(out_SK.shape[1]):

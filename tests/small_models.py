@@ -97,6 +97,8 @@ class Engine:
         """Hidden rows of one step; a piece is (tokens, first position, end position, slot). `fields` of StepInput besides."""
         step = make_step([(*piece, self.table(piece[3])) for piece in pieces])
         arrays = {name: np.array(values, dtype=np.int64) for name, values in fields.items()}
+        if "upper_from" in arrays:
+            arrays["sample_rows"] = np.zeros(0, dtype=np.int64)  # rows that are dropped may not be sampled
         return self.model.forward(replace(step, **arrays), self.cache)
 
     def run(self, tokens: list[int], cuts: list[int], slot: int = 0, start: int = 0, **fields: int) -> Tensor:
@@ -121,7 +123,7 @@ class Engine:
             seen[f"index {source.layer}"] = cache.index_rows[source.layer][place]
         if length % 2:
             for layer, tail in cache.tails.items():
-                seen[f"tail {layer}"] = tail[slot, (length - 1) % layout.tail_slots]
+                seen[f"tail {layer}"] = tail[slot, [(length - 1) % layout.tail_slots]]
         return {name: rows.contiguous().view(torch.uint8) for name, rows in seen.items()}
 
     def greedy(self, tokens: list[int], count: int, slot: int = 0) -> list[int]:

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from toy_executor import SomeDrafts, mix
 
 from deepinfer.api import LLM
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.engine import Engine
+from deepinfer.engine.executor_thread import ThreadedExecutor
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.engine.live_rows import expand, live_rows
 from deepinfer.engine.stats import ExecutorTimes
-from deepinfer.interfaces import SampleInput, SamplingParams, StepOutput, StepPlan
+from deepinfer.interfaces import Drafts, SampleInput, SamplingParams, StepOutput, StepPlan
 from deepinfer.sampling.sampler import Sampler
 from deepinfer.sampling.tokenizer import BpeTokenizer
 from deepinfer.speculation.coupled import CoupledVerifier
@@ -39,9 +41,12 @@ def make_tokenizer(folder: Path) -> BpeTokenizer:
 
 
 class ToyExecutor:
-    """Logits depend on the newest token alone. `broken_at` gives NaN where this token is the newest."""
+    """Logits depend on the newest token alone. `broken_at` gives NaN where this token is the newest.
 
-    def __init__(self, tokenizer: BpeTokenizer, limits: EngineLimits) -> None:
+    `acceptance` is the chance that a draft comes from the model's own logits; else they are those of the next token.
+    """
+
+    def __init__(self, tokenizer: BpeTokenizer, limits: EngineLimits, acceptance: float = 0.7) -> None:
         self.times = ExecutorTimes()
         self.closed = False
         self.on_step = lambda: None
@@ -53,7 +58,8 @@ class ToyExecutor:
         self.next_id[id_of[b"z"]] = EOS
         self.sampler = Sampler(VOCAB, limits.max_num_seqs, [EOS], tokenizer.text_bytes(VOCAB))
         self.verifier = CoupledVerifier(self.sampler)
-        self.state = DecodeState(limits.max_num_seqs, limits.max_model_len, limits.ngram_size)
+        self.acceptance = acceptance
+        self.state = DecodeState(limits.max_num_seqs, limits.max_model_len, limits.ngram_size, limits.draft_depth)
         self.prompt_tokens: dict[int, int] = {}  # slot → of the request in it, where its log probabilities are wanted
         self._resolved: list = []
         self._outputs: list[StepOutput] = []
@@ -76,10 +82,10 @@ class ToyExecutor:
 
     def submit(self, plan: StepPlan) -> None:
         self.on_step()
-        self._resolved.append(self.state.resolve(plan))
+        self._resolved.append((self.state.resolve(plan), plan.draft))
 
     def sample(self, sample: SampleInput) -> None:
-        resolved = self._resolved.pop(0)
+        resolved, then_draft = self._resolved.pop(0)
         step = resolved.step
         rows, sample_rows = live_rows(resolved, sample)
         verified = self.verifier.verify(self._logits(step.token_ids[sample_rows]), rows)
@@ -93,7 +99,28 @@ class ToyExecutor:
             if inside.any():
                 logits = self._logits(step.token_ids[at[inside]])
                 output.prompt_logprobs[s] = self.sampler.prompt_logprobs(slot, positions[inside], logits)
+        if then_draft and self.state.depth:
+            output.drafts = self._draft(rows.slots, verified.failed, sample.alive)
         self._outputs.append(output)
+
+    def _draft(self, slots: np.ndarray, failed: np.ndarray, alive: np.ndarray | None) -> Drafts:
+        depth, number = self.state.depth, len(slots) if alive is None else len(alive)
+        drafts = Drafts(np.full((number, depth), -1, np.int64), np.full((number, depth), 0.5, np.float32))
+        going = self.state.wants_drafts(slots) & ~failed
+        slots, places = slots[going], (np.arange(number) if alive is None else np.flatnonzero(alive))[going]
+        newest, positions = (
+            self.state.tokens_NL[slots, self.state.pad + self.state.num_tokens[slots] - 1],
+            self.state.num_tokens[slots],
+        )
+        for k in range(depth):
+            logits = self._logits(newest)
+            for s, slot in enumerate(slots.tolist()):
+                if mix(slot, int(positions[s]), k) % 1000 >= 1000 * self.acceptance:
+                    logits[s] = np.roll(logits[s], 1)
+            newest = self.verifier.choose(slots, positions + k, k, logits, {})
+            drafts.token_ids[places, k] = newest
+        self.state.keep_drafts(slots, Drafts(drafts.token_ids[places], drafts.confidence[places]))
+        return drafts
 
     def collect(self) -> StepOutput:
         return self._outputs.pop(0)
@@ -109,8 +136,16 @@ class ToyExecutor:
         return logits
 
 
-def make_llm(tokenizer: BpeTokenizer | None, full: BpeTokenizer | None = None) -> LLM:
-    """An LLM around the toy model, built past the configuration."""
+def make_llm(
+    tokenizer: BpeTokenizer | None,
+    full: BpeTokenizer | None = None,
+    *,
+    draft_depth: int = 0,
+    async_depth: int = 0,
+    acceptance: float = 0.7,
+    threaded: bool = False,
+) -> LLM:
+    """An LLM around the toy model, built past the configuration. `threaded` gives the device a thread of its own."""
     limits = EngineLimits(
         vocab_size=VOCAB,
         ngram_size=3,
@@ -120,8 +155,16 @@ def make_llm(tokenizer: BpeTokenizer | None, full: BpeTokenizer | None = None) -
         max_prefill_tokens=32,
         num_blocks=12,
         eos_token_ids=(EOS,),
+        draft_depth=draft_depth,
+        async_depth=async_depth,
     )
     llm = LLM.__new__(LLM)
-    engine = Engine(ToyExecutor(full or tokenizer, limits), limits, seed_entropy=1)
+    executor = ToyExecutor(full or tokenizer, limits, acceptance)
+    engine = Engine(
+        ThreadedExecutor(executor) if threaded else executor,
+        limits,
+        lengths=SomeDrafts() if draft_depth else None,
+        seed_entropy=1,
+    )
     llm._start(engine, tokenizer, SamplingParams(temperature=0.0, max_tokens=64), BOS)
     return llm

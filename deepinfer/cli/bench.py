@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from deepinfer.config.argv import Invocation
     from deepinfer.config.specs import Spec
     from deepinfer.engine.build import EngineGraph
+    from deepinfer.engine.stats import EngineStats
     from deepinfer.plan.cost.types import Figure
     from deepinfer.plan.types import Plan
 
@@ -159,7 +160,26 @@ def measure(graph: EngineGraph, task: Bench, workload: SteadyWorkload) -> dict[s
         "max_concurrency": None if concurrency is None else min(concurrency, task.num_requests),
         "errors": [request.error for request in requests if request.error],
         "engine": {name: getattr(after, name) - getattr(before, name) for name in counts},
+        "speculation": speculation_counts(before, after),
         "host_share": (after.host_s - before.host_s) / max(after.step_s - before.step_s, 1e-9),
+    }
+
+
+def speculation_counts(before: EngineStats, after: EngineStats) -> dict[str, Any] | None:
+    """What was checked and accepted between two moments, by depth, 1 first; None where nothing was."""
+    rounds = after.verify_rounds - before.verify_rounds
+    if not rounds:
+        return None
+    checked_at = [new - old for new, old in zip(after.checked_at, before.checked_at)]
+    accepted_at = [new - old for new, old in zip(after.accepted_at, before.accepted_at)]
+    return {
+        "rounds": rounds,
+        "accepted_length": 1 + sum(accepted_at) / rounds,
+        "checked_at": checked_at,
+        "accepted_at": accepted_at,
+        "acceptance_at": [
+            accepted / checked if checked else None for accepted, checked in zip(accepted_at, checked_at)
+        ],
     }
 
 

@@ -21,6 +21,11 @@ _COUNTS = {
     "output_throughput": "Output tokens/s",
     "total_token_throughput": "Input and output tokens/s",
 }
+_DRAFTS = {
+    "checked_at": "Checked",
+    "accepted_at": "Accepted with all before it",
+    "acceptance_at": "Accepted / checked",
+}
 _WIDTH = 40
 
 
@@ -40,7 +45,8 @@ def headline(result: dict[str, Any]) -> tuple[Figure, ...]:
 
 def report(result: dict[str, Any]) -> str:
     """The table."""
-    return "\n".join([*_load(result), "", *_latencies(result), "", *_beside_estimates(result)])
+    parts = [_load(result), _latencies(result), _drafts(result.get("speculation")), _beside_estimates(result)]
+    return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part)))
 
 
 def _load(result: dict[str, Any]) -> Iterator[str]:
@@ -59,6 +65,15 @@ def _latencies(result: dict[str, Any]) -> Iterator[str]:
     yield f"{'ms':<{_WIDTH}}" + "".join(f"{statistic:>12}" for statistic in _SHOWN)
     for key, words in LATENCIES.items():
         yield f"{words:<{_WIDTH}}" + "".join(_cell(result[f"{statistic}_{key}_ms"]) for statistic in _SHOWN)
+
+
+def _drafts(counts: dict[str, Any] | None) -> Iterator[str]:
+    if counts is None:
+        return
+    yield f"{'Drafts: tokens of a round, one its own':<{_WIDTH}}{_cell(counts['accepted_length'])}"
+    yield f"{'Draft number':<{_WIDTH}}" + "".join(f"{number:>12}" for number in range(1, len(counts["checked_at"]) + 1))
+    for key, words in _DRAFTS.items():
+        yield f"{words:<{_WIDTH}}" + "".join(_cell(value) for value in counts[key])
 
 
 def _beside_estimates(result: dict[str, Any]) -> Iterator[str]:

@@ -11,7 +11,6 @@ NOT_BUILT: dict[str, tuple[str | int, ...]] = {
     "deploy.kind": ("disaggregated",),
     "replay.kind": ("mask", "compact"),
     "executor.kind": ("distributed",),
-    "cache.kind": ("prefix",),
     "kernels.kind": ("triton", "deepseek"),
     "grammar.kind": ("llguidance", "xgrammar"),
 }
@@ -22,7 +21,6 @@ INSTEAD = {  # what to type in place of an entry's value
     "deploy.kind": "deploy=colocated",
     "replay.kind": "replay=none",
     "executor.kind": "executor=local",
-    "cache.kind": "cache=paged",
     "kernels.kind": "kernels=auto",
     "grammar.kind": "grammar=none",
 }

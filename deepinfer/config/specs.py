@@ -142,6 +142,10 @@ class Sampling(Component, frozen=True, kw_only=True, tag="sampling"):
     prompt_logprobs: Count | None  # likeliest tokens told for every token of the prompt
     logprobs_mode: Literal["raw", "processed"]  # raw: of the model; processed: after penalties, temperature and cuts
     skip_special_tokens: bool  # leaves them out of the text; token ids are always whole
+    json_schema: Text | None  # JSON text of a schema that every answer follows
+    regex: Text | None  # regular expression that every answer matches as a whole
+    ebnf: Text | None  # grammar that every answer follows: GBNF, or Lark with llguidance
+    choice: tuple[Annotated[str, Meta(min_length=1)], ...]  # texts of which every answer is one
     reproducible: bool  # refuses every option whose output depends on speed or approximates
 
 

@@ -40,12 +40,12 @@ class NoGrammar(Grammar, frozen=True, kw_only=True, tag="none"):
 
 
 class Llguidance(Grammar, frozen=True, kw_only=True, tag="llguidance"):
-    implementation = "deepinfer.sampling.grammar_llguidance:Llguidance"
+    implementation = "deepinfer.sampling.grammar.llguidance:Llguidance"
     compile_timeout_s: Seconds  # for one schema; then its request fails
 
 
 class Xgrammar(Grammar, frozen=True, kw_only=True, tag="xgrammar"):
-    implementation = "deepinfer.sampling.grammar_xgrammar:Xgrammar"
+    implementation = "deepinfer.sampling.grammar.xgrammar:Xgrammar"
     compile_timeout_s: Seconds
 
 

@@ -5,10 +5,12 @@ R sampled sequences · E tokens · K drafts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from deepinfer.engine.events import TokenEvent
 from deepinfer.engine.sequences import NO_ID, SequenceTable
 from deepinfer.engine.step_plan import ScheduledStep
 from deepinfer.interfaces import StepOutput
@@ -25,6 +27,15 @@ class Committed:
     failed: np.ndarray  # bool: after its tokens comes none
     stopped: np.ndarray  # bool: its last token is a stop id of the sequence
     full: np.ndarray  # bool: the sequence has all its tokens
+
+    def tell_drafts(self, output: StepOutput, events: Sequence[TokenEvent]) -> None:
+        """Write to each of the sequences' `events` how many drafts were checked for it, and how many of them were right."""
+        if output.num_checked is None:
+            return
+        checked = output.num_checked[self.rows]
+        accepted = np.where(checked > 0, output.counts[self.rows] - ~output.failed[self.rows], 0)
+        for event, num_checked, num_accepted in zip(events, checked.tolist(), accepted.tolist()):
+            event.num_checked, event.num_accepted = num_checked, num_accepted
 
 
 def book(table: SequenceTable, scheduled: ScheduledStep, output: StepOutput) -> Committed:

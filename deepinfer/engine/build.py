@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from deepinfer.engine.build_grammar import build_grammar
 from deepinfer.engine.build_model import checkpoint_folder, load_model
+from deepinfer.engine.build_prefix import build_prefix
 from deepinfer.engine.build_speculation import build_lengths, build_speculation, decode_state
 from deepinfer.engine.device import TimedExecutor
 from deepinfer.engine.engine import Engine
@@ -59,7 +60,13 @@ def build_graph(plan: Plan, *, poison_freed: bool = False) -> EngineGraph:
     tokenizer = _tokenizer_in(folder)
     loaded = load_model(plan, folder)
     memory = plan.memory[0]
-    cache = ModelCache(plan.model.config, plan.cache, num_blocks=memory.num_blocks, num_slots=memory.num_state_slots)
+    cache = ModelCache(
+        plan.model.config,
+        plan.cache,
+        num_blocks=memory.num_blocks,
+        num_slots=memory.num_state_slots,
+        num_snapshots=memory.num_snapshots,
+    )
     sampler = Sampler(
         limits.vocab_size,
         limits.max_num_seqs,
@@ -91,7 +98,9 @@ def build_graph(plan: Plan, *, poison_freed: bool = False) -> EngineGraph:
         cache=cache,
         sampler=sampler,
         executor=executor,
-        engine=Engine(executor, limits, lengths=lengths, grammar=grammar, poison_freed=poison_freed),
+        engine=Engine(
+            executor, limits, lengths=lengths, prefix=build_prefix(plan), grammar=grammar, poison_freed=poison_freed
+        ),
         warm_up_s=warm_up_s,
         notices=(*speculation.notices, *notices),
     )
@@ -131,7 +140,14 @@ def _simulated(plan: Plan, limits: EngineLimits, poison_freed: bool) -> EngineGr
         acceptance=float(settings["acceptance"]),
     )
     lengths, _ = build_lengths(plan, limits, None)
-    engine = Engine(executor, limits, lengths=lengths, poison_freed=poison_freed, clock=executor.clock.now)
+    engine = Engine(
+        executor,
+        limits,
+        lengths=lengths,
+        prefix=build_prefix(plan),
+        poison_freed=poison_freed,
+        clock=executor.clock.now,
+    )
     tokenizer = tokenizer_of(plan)
     return EngineGraph(
         plan=plan,

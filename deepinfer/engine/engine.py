@@ -202,6 +202,7 @@ class Engine:
         tokens, firsts = output.token_ids.tolist(), committed.firsts.tolist()
         lasts = (committed.firsts + committed.counts).tolist()
         events = [TokenEvent(i, tokens[first:last]) for i, first, last in zip(request_ids, firsts, lasts)]
+        committed.tell_drafts(output, events)
         self._count(scheduled, output, committed)
         if self.scheduler.prefix is not None:
             self.scheduler.prefix.tell(events)

@@ -14,6 +14,7 @@ class TokenEvent(msgspec.Struct, gc=False):
     of them where asked for. `prompt_logprobs` continues where the last event of this sequence stopped; its very first entry
     is prompt position 1. `finish_reason` is set in the last event only, and `error` says what happened where it is "error".
     `cached_tokens`, and `approximate` (see `RequestOutput`), come with the first event that has news of them; else None.
+    `num_checked` drafts were verified, and the first `num_accepted` of them were right; a stop token may have cut the tokens.
     """
 
     request_id: int
@@ -24,3 +25,5 @@ class TokenEvent(msgspec.Struct, gc=False):
     error: str | None = None
     cached_tokens: int | None = None
     approximate: bool | None = None
+    num_checked: int = 0
+    num_accepted: int = 0

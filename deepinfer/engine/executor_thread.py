@@ -1,11 +1,13 @@
 """Runs another executor in a thread of its own, so that the host schedules while the device computes.
 
-Calls are queued and take effect in order, as on the stream of a device. `collect` alone waits.
+Calls are queued and take effect in order, as on the stream of a device. `collect` alone waits. What an executor holds that
+nobody closed is freed by the collector or by the interpreter's end; neither cuts a step short.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -15,28 +17,42 @@ from deepinfer.engine.device import TimedExecutor
 from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepOutput, StepPlan
 
+_AT_EXIT_S = 10.0  # for a step that still runs when nobody waits for it any more
+
+_Calls = SimpleQueue[Callable[[], None] | None]
+_Results = SimpleQueue[StepOutput | BaseException]
+
 
 class ThreadedExecutor:
-    """`inner` is used by the thread alone from now on, but for `prepare`, which it must allow beside a running step."""
+    """`inner` is used by the thread alone from now on, but for `prepare`, which it must allow beside a running step.
+
+    What it raises in the thread ends the thread, and comes out of `collect`: of the one whose step it was, and of all later.
+    """
 
     def __init__(self, inner: TimedExecutor) -> None:
         self.inner = inner
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._results: SimpleQueue[StepOutput | BaseException] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="deepinfer-device", daemon=True)
+        self._calls: _Calls = SimpleQueue()
+        self._results: _Results = SimpleQueue()
+        self._thread = threading.Thread(
+            target=_run, args=(self._calls, self._results), name="deepinfer-device", daemon=True
+        )
         self._thread.start()
+        self._forgotten = weakref.finalize(self, _stop, self._calls, self._thread, _AT_EXIT_S)
 
     @property
     def times(self) -> ExecutorTimes:
         return self.inner.times
 
     def submit(self, plan: StepPlan) -> None:
-        self._calls.put(lambda: self.inner.submit(plan))
+        inner = self.inner
+        self._calls.put(lambda: inner.submit(plan))
 
     def sample(self, sample: SampleInput) -> None:
+        inner, results = self.inner, self._results
+
         def run() -> None:
-            self.inner.sample(sample)
-            self._results.put(self.inner.collect())
+            inner.sample(sample)
+            results.put(inner.collect())
 
         self._calls.put(run)
 
@@ -51,24 +67,36 @@ class ThreadedExecutor:
         self.inner.prepare(params)
 
     def admit(self, slot: int, request: Request, length_end: int) -> None:
-        self._calls.put(lambda: self.inner.admit(slot, request, length_end))
+        inner = self.inner
+        self._calls.put(lambda: inner.admit(slot, request, length_end))
 
     def release(self, slot: int) -> None:
-        self._calls.put(lambda: self.inner.release(slot))
+        inner = self.inner
+        self._calls.put(lambda: inner.release(slot))
 
     def poison(self, blocks: np.ndarray, slot: int) -> None:
-        self._calls.put(lambda: self.inner.poison(blocks, slot))
+        inner = self.inner
+        self._calls.put(lambda: inner.poison(blocks, slot))
 
     def close(self) -> None:
         """Let the running step end, then free what the inner executor holds."""
-        self._calls.put(None)
-        self._thread.join()
+        self._forgotten.detach()
+        _stop(self._calls, self._thread, None)
+        self._results.put(RuntimeError("this executor is closed"))
         self.inner.close()
 
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            try:
-                call()
-            except BaseException as error:  # noqa: BLE001 - the outermost loop of this thread; the caller gets it
-                self._results.put(error)
-                return
+
+def _run(calls: _Calls, results: _Results) -> None:
+    """The thread. It holds no reference to the executor, which may be forgotten meanwhile."""
+    while (call := calls.get()) is not None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - the outermost loop of this thread; the caller gets it
+            results.put(error)
+            return
+
+
+def _stop(calls: _Calls, thread: threading.Thread, timeout_s: float | None) -> None:
+    calls.put(None)
+    if thread is not threading.current_thread():  # where the garbage collector happened to run
+        thread.join(timeout_s)

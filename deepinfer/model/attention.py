@@ -76,7 +76,7 @@ class Attention:
         assert w.compressor_norm_K is not None and w.index_wk is not None and w.index_k_norm is not None
         ratio = c.ratio(self.layer)
         entries = rows.entries[ratio]
-        values = self.paired(raw, rows, cache) if ratio == 2 else raw[:, : c.head_dim]
+        values = self.paired(raw, rows, cache) if ratio == 2 else raw[entries.rows_E, : c.head_dim]
         if not entries.rows_E.shape[0]:
             return
         latent_EK = ops.rms_norm(values, w.compressor_norm_K, c.rms_norm_eps)

@@ -25,17 +25,17 @@ def ring_writes(step: StepInput, ring_slots: int, num_slots: int) -> RingWrites:
     rows make them whole. The same call serves every ring of a slot, the draft layers' too.
     """
     starts, ends = step.row_starts[:-1], step.row_starts[1:]
-    runs = [(int(slot), int(a), int(b)) for slot, a, b in zip(step.state_slots, starts, ends)]
-    if step.snapshots is not None:
-        for sequence, boundary, snapshot in step.snapshots.tolist():
-            first, end = int(starts[sequence]), int(ends[sequence])
-            before = int(np.searchsorted(step.positions[first:end], boundary))
-            runs.append((num_slots + snapshot, first, first + before))
-    runs = [(outer, max(first, end - ring_slots), end) for outer, first, end in runs]
-    rows = np.concatenate([np.arange(first, end) for _, first, end in runs]) if runs else np.zeros(0, dtype=np.int64)
-    outer = np.repeat([outer for outer, _, _ in runs], [end - first for _, first, end in runs]).astype(np.int64)
+    sequence_T = np.repeat(np.arange(len(starts)), ends - starts)
+    own = np.flatnonzero(np.arange(len(sequence_T)) >= ends[sequence_T] - ring_slots)
+    rows, outer = [own], [step.state_slots[sequence_T[own]]]
+    for sequence, boundary, snapshot in [] if step.snapshots is None else step.snapshots.tolist():
+        first = int(starts[sequence])
+        end = first + int(np.searchsorted(step.positions[first : ends[sequence]], boundary))
+        rows.append(np.arange(max(first, end - ring_slots), end))
+        outer.append(np.full(len(rows[-1]), num_slots + snapshot))
+    rows_T = np.concatenate(rows)
     return RingWrites(
-        rows_T=torch.from_numpy(rows),
-        outer_T=torch.from_numpy(outer),
-        inner_T=torch.from_numpy(step.positions[rows] % ring_slots),
+        rows_T=torch.from_numpy(rows_T),
+        outer_T=torch.from_numpy(np.concatenate(outer)),
+        inner_T=torch.from_numpy(step.positions[rows_T] % ring_slots),
     )

@@ -5,7 +5,7 @@ from msgspec import Struct
 from deepinfer.config.specs import PrefixCache
 from deepinfer.plan.memory import Scene, pool_blocks
 
-SNAPSHOT_SHARE = 0.2  # of blocks and snapshots together: one state takes as much as the keys of some thousand tokens
+SNAPSHOT_SHARE = 0.3  # of blocks and snapshots together: of the released model, one state for some 8,000 tokens
 
 
 class CacheShares(Struct, frozen=True, kw_only=True):

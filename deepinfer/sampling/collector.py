@@ -69,7 +69,12 @@ class Ticket:
 
 
 class Collector:
-    """Owns the requests of one engine. Not thread-safe: its caller holds a lock."""
+    """Owns the requests of one engine. Not thread-safe: its caller holds a lock.
+
+    An event may hold several tokens, of which the first that completes a stop string is the last that is delivered: text,
+    ids and log probabilities end there. The engine's `sampled_tokens` counts what it booked, which may be more: the rest of
+    that event, though not the results of a step that was in flight.
+    """
 
     def __init__(
         self, engine: EngineLike, tokenizer: BpeTokenizer | None, clock: Callable[[], float] = time.perf_counter
@@ -130,6 +135,9 @@ class Collector:
             ticket.output.prompt_logprobs += [
                 as_dict(entry, params.prompt_logprobs or 0) for entry in event.prompt_logprobs
             ]
+        if event.cached_tokens is not None and index == 0:
+            ticket.output.cached_tokens = event.cached_tokens
+        ticket.output.approximate |= bool(event.approximate)
         if event.token_ids and timings.first_token_ms is None:
             timings.first_token_ms = elapsed_ms
         stream = ticket.texts[index]
@@ -140,10 +148,11 @@ class Collector:
             answer.logprobs += logprobs
         answer.text += text
         answer.token_ids += event.token_ids[:num_tokens]
+        answer.drafts.add(event.num_checked, event.num_accepted)
         answer.error = event.error
         answer.finish_reason = event.finish_reason
-        if stream is not None and stream.stopped:
-            answer.finish_reason = "stop"
+        if stream is not None and stream.stopped:  # whatever happened behind the stop string is not of this answer
+            answer.finish_reason, answer.error = "stop", None
             if event.finish_reason is None:
                 self._engine.finish(event.request_id, "stop")
         if answer.finish_reason:
@@ -158,6 +167,7 @@ class Collector:
                     logprobs=logprobs,
                     finish_reason=answer.finish_reason,
                     error=answer.error,
+                    drafts=answer.drafts if answer.finish_reason else None,
                 )
             )
 

@@ -17,6 +17,25 @@ class Timings(msgspec.Struct, kw_only=True):
     total_ms: float | None = None
 
 
+class DraftCounts(msgspec.Struct, kw_only=True):
+    """What speculation did for one answer. All that the engine checked counts, also beyond the place where the answer ends."""
+
+    rounds: int = 0  # steps that checked drafts of this answer
+    checked: int = 0  # drafts
+    accepted: int = 0  # of those
+
+    @property
+    def accepted_length(self) -> float | None:
+        """Mean tokens of a round, the one after the drafts included; None where nothing was checked."""
+        return 1 + self.accepted / self.rounds if self.rounds else None
+
+    def add(self, num_checked: int, num_accepted: int) -> None:
+        """A step's news; one that checked nothing is no round."""
+        self.rounds += num_checked > 0
+        self.checked += num_checked
+        self.accepted += num_accepted
+
+
 class Completion(msgspec.Struct, kw_only=True):
     """One answer. `token_ids` include the token that ended it; `text` does not, nor a stop string (`include_stop_str` off)."""
 
@@ -27,6 +46,7 @@ class Completion(msgspec.Struct, kw_only=True):
     logprobs: list[dict[int, float]] | None = None  # per token: the chosen one first, then the best, likeliest first
     error: str | None = None
     message: Any = None  # of a chat: the answer taken apart, a `serving.codec.ChatMessage`
+    drafts: DraftCounts = msgspec.field(default_factory=DraftCounts)  # all zero without speculation
 
 
 class RequestOutput(msgspec.Struct, kw_only=True):
@@ -36,6 +56,8 @@ class RequestOutput(msgspec.Struct, kw_only=True):
     outputs: list[Completion]
     prompt_logprobs: list[dict[int, float] | None] | None = None  # by position; position 0 has none
     timings: Timings = msgspec.field(default_factory=Timings)
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache and not computed for the first answer
+    approximate: bool = False  # some answer goes on from windows rebuilt of too few tokens (replay.on_hit=bounded)
     notices: tuple[str, ...] = ()  # what the chat format overrode, and what nothing enforces
 
     @property
@@ -62,6 +84,10 @@ class RequestOutput(msgspec.Struct, kw_only=True):
     def message(self) -> Any:
         return self.outputs[0].message
 
+    @property
+    def drafts(self) -> DraftCounts:
+        return self.outputs[0].drafts
+
 
 class StreamEvent(msgspec.Struct, kw_only=True):
     """News of one answer. `text` is new text, never half a character; the last event has a `finish_reason`.
@@ -78,6 +104,7 @@ class StreamEvent(msgspec.Struct, kw_only=True):
     reasoning: str = ""
     message: Any = None  # a `serving.codec.ChatMessage`
     notices: tuple[str, ...] = ()  # on the first event of a chat
+    drafts: DraftCounts | None = None  # of the whole answer, on its last event
 
 
 def failed(message: str, prompt_token_ids: list[int] | None = None) -> RequestOutput:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from deepinfer.interfaces import SamplingParams
+from deepinfer.sampling.grammar.problems import request_problems
+from deepinfer.structured import AnyGrammar, Choice, Ebnf, JsonSchema, Regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,6 +69,7 @@ def find_problems(
     if not isinstance(params, SamplingParams):
         return [f"params is a {type(params).__name__}: give a SamplingParams, such as SamplingParams(max_tokens=64)"]
     problems = [*_numbers(params), *_texts(params), *_token_ids(params, vocab_size), *_choices(params)]
+    problems += request_problems(params, vocab_size)
     if not problems and max_model_len is not None and prompt_tokens is not None:
         problems += _length(params, max_model_len, prompt_tokens)
     return problems
@@ -77,7 +80,13 @@ def from_config(sampling: msgspec.Struct) -> SamplingParams:
     names = {field.name for field in msgspec.structs.fields(SamplingParams)}
     values = {name: getattr(sampling, name) for name in sampling.__struct_fields__ if name in names}
     values["logit_bias"] = values.get("logit_bias") or None
-    return SamplingParams(**values)
+    return SamplingParams(**values, grammar=_default_grammar(sampling))
+
+
+def _default_grammar(sampling: msgspec.Struct) -> AnyGrammar | None:
+    """What every answer must look like, of the keys json_schema, regex, ebnf and choice; a plan has at most one of them."""
+    kinds = {"json_schema": JsonSchema, "regex": Regex, "ebnf": Ebnf, "choice": Choice}
+    return next((kind(value) for name, kind in kinds.items() if (value := getattr(sampling, name, None))), None)
 
 
 def asked_sampling(overrides: Iterable[str]) -> frozenset[str]:

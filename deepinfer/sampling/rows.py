@@ -84,15 +84,15 @@ class Rows:
         if len(plain):
             sampled.token_ids[plain] = self._draw(rows[plain], slots[plain], positions[plain], stream)
         for r in np.flatnonzero(single_R & ~sampled.failed).tolist():
-            found = candidates_of(params, self.logits_TV[rows[r]], int(slots[r]), int(positions[r]), masks.get(r))
+            place = int(slots[r]), int(positions[r])
+            found = candidates_of(params, self.logits_TV[rows[r]], *place, masks.get(r))
             if found is None:
                 sampled.failed[r], sampled.failures[r] = True, RULED_OUT
                 continue
-            token_id = self._choose(found, int(slots[r]), int(positions[r]), stream)
-            sampled.token_ids[r] = token_id
-            params.write(int(slots[r]), int(positions[r]), token_id)
-            if logprobs and params.logprobs_N[slots[r]] != NOT_ASKED:
-                sampled.logprobs[r] = logprobs_of(params, found, int(slots[r]), token_id)
+            token_id = sampled.token_ids[r] = self._choose(found, *place, stream)
+            params.write(*place, token_id)
+            if logprobs and params.logprobs_N[place[0]] != NOT_ASKED:
+                sampled.logprobs[r] = logprobs_of(params, found, place[0], token_id)
         sampled.token_ids[sampled.failed] = -1
         return sampled
 

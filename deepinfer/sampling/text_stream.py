@@ -32,6 +32,8 @@ class TextStream:
     def push(self, token_ids: Sequence[int], *, ends_with_stop_token: bool = False) -> tuple[str, int]:
         """(new text, how many of the tokens belong to the answer). Fewer than given only where a stop string cut it."""
         text = ""
+        if self.stopped:
+            return text, 0
         for number, token_id in enumerate(token_ids, start=1):
             self.num_tokens += 1
             if ends_with_stop_token and number == len(token_ids) and not self._include_stop:

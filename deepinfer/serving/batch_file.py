@@ -165,6 +165,8 @@ def _answer(answer: Completion) -> dict[str, Any]:
         found["message"] = msgspec.to_builtins(answer.message)
     if answer.logprobs is not None:
         found["logprobs"] = [_finite(entry) for entry in answer.logprobs]
+    if answer.drafts.rounds:
+        found["drafts"] = msgspec.structs.asdict(answer.drafts) | {"accepted_length": answer.drafts.accepted_length}
     if answer.error is not None:
         found["error"] = answer.error
     return found

@@ -1,7 +1,7 @@
 """Chats to token ids and answers back to messages, by DeepSeek's own library (deepseek-recipe), in V4.1's format.
 
-The library renders and parses; it enforces nothing. So this file refuses what cannot be rendered for this tokenizer, says
-which sampling parameters the format overrides and what nothing enforces, drops end-of-sequence tokens (the library keeps
+The library renders and parses; it enforces nothing. So this file refuses what cannot be rendered for this tokenizer, turns
+what is asked of an answer's form into a grammar, says which sampling parameters the format overrides, drops end-of-sequence tokens (the library keeps
 them as text), and checks tool calls before anyone executes them.
 """
 
@@ -15,6 +15,7 @@ import msgspec
 
 from deepinfer.interfaces import SamplingParams
 from deepinfer.serving.chat_checks import ChatError, check_messages, check_options
+from deepinfer.serving.chat_grammar import under_grammar
 from deepinfer.serving.chat_reader import MODEL, ChatReader, processor, raw_stream
 
 if TYPE_CHECKING:
@@ -55,11 +56,12 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Codec:
-    """Renders for one tokenizer. `eos_token_ids` end an answer and are no part of it."""
+    """Renders for one tokenizer. `eos_token_ids` end an answer and are no part of it; `grammar` is who enforces its form."""
 
-    def __init__(self, tokenizer: BpeTokenizer, eos_token_ids: Sequence[int] = (1,)) -> None:
+    def __init__(self, tokenizer: BpeTokenizer, eos_token_ids: Sequence[int] = (1,), *, grammar: str = "none") -> None:
         self._tokenizer = tokenizer
         self._eos_token_ids = frozenset(eos_token_ids)
+        self._grammar = grammar
         self._encoding = recipe.DeepseekV41Encoding().with_tokenizer(recipe.Tokenizer.from_file(str(tokenizer.path)))
         self._options = recipe.ConversionOptions(default_thinking_mode=False)
 
@@ -97,9 +99,20 @@ class Codec:
         rendered = self._encoding.render_conversation(request.conversation)
         self._check_special_tokens({rendered.prompt[start:end] for start, end in rendered.special_ranges})
         params, notices = _overridden(params, request.inference_options, thinking, asked)
-        notices += _unenforced(tool_choice, response_format)
+        params, more = under_grammar(
+            params,
+            request,
+            self._tokenizer,
+            thinking=thinking,
+            backend=self._grammar,
+            response_format=response_format,
+            tool_choice=tool_choice,
+        )
         return ChatPrompt(
-            prompt_ids=self._encoding.encode(request.conversation), params=params, notices=notices, request=request
+            prompt_ids=self._encoding.encode(request.conversation),
+            params=params,
+            notices=notices + more,
+            request=request,
         )
 
     def parse(self, prompt: ChatPrompt, token_ids: Sequence[int], finish_reason: str) -> ChatMessage:
@@ -174,20 +187,6 @@ def _overridden(
             changes[name] = round(given, 6)
             notices.append(f"{name}={asked:g} becomes {changes[name]:g}: V4.1's chat format fixes it in {mode} mode")
     return msgspec.structs.replace(params, **changes), tuple(notices)
-
-
-def _unenforced(tool_choice: Any, response_format: Any) -> tuple[str, ...]:
-    """What the prompt asks of the model and no grammar makes sure of."""
-    notices = []
-    if isinstance(response_format, dict) and response_format.get("type") != "text":
-        notices.append(
-            "response_format is not enforced: grammar=none, so the prompt asks for it and the answer may differ"
-        )
-    if tool_choice == "required" or isinstance(tool_choice, dict):
-        notices.append(
-            "tool_choice is not enforced: grammar=none, so the prompt asks for a call and the answer may lack it"
-        )
-    return tuple(notices)
 
 
 def _call_problems(calls: tuple[ToolCall, ...], conversation: recipe.Conversation) -> list[str]:

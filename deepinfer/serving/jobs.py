@@ -39,12 +39,14 @@ class Desk:
         max_model_len: int,
         bos_token_id: int,
         eos_token_ids: Sequence[int],
+        grammar: str = "none",
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._bos_token_id = bos_token_id
         self._eos_token_ids = tuple(eos_token_ids)
+        self._grammar = grammar  # who enforces the form of answers
         self._codec: Codec | None = None
 
     def text(self, prompt: Prompt, params: SamplingParams) -> Job:
@@ -76,7 +78,7 @@ class Desk:
         if self._tokenizer is None:
             raise ChatError("this model has no tokenizer.json, so it cannot chat: give token ids instead")
         if self._codec is None:
-            self._codec = Codec(self._tokenizer, self._eos_token_ids)
+            self._codec = Codec(self._tokenizer, self._eos_token_ids, grammar=self._grammar)
         return self._codec
 
     def reader(self, job: Job) -> ChatReader:

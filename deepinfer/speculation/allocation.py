@@ -11,25 +11,32 @@ searched over this step's confidences would not. Source: the DSpark paper (arXiv
 
 import numpy as np
 
-_LAST = np.int64(0xFFFFFFFF)
-
 
 def survival(confidence_DK: np.ndarray) -> np.ndarray:
     """Chance that each draft and all before it are accepted, float32 [D, K], from conditional confidences [D, K].
 
     Confidences are cut to [0, 1]; NaN counts as 0, so that it never wins a place.
     """
-    certain = confidence_DK.astype(np.float32, copy=False)
-    kept = np.where(certain > 0, np.minimum(certain, np.float32(1)), np.float32(0))  # NaN > 0 is false
-    return np.multiply.accumulate(kept, axis=1)
+    return _survival_by_depth(confidence_DK).T
+
+
+def _survival_by_depth(confidence_DK: np.ndarray) -> np.ndarray:
+    """As `survival`, but [K, D]."""
+    kept_KD = np.array(confidence_DK.T, dtype=np.float32, order="C")
+    kept_KD[~(kept_KD > 0)] = 0  # NaN > 0 is false
+    np.minimum(kept_KD, 1, out=kept_KD)
+    return np.multiply.accumulate(kept_KD, axis=0, out=kept_KD)
 
 
 def allocate(confidence_DK: np.ndarray, available_D: np.ndarray, budget: int) -> np.ndarray:
     """How many drafts each sequence has checked, int64 [D]; they sum to min(budget, sum of `available_D`).
 
     `confidence_DK` float32: of this step's drafts, conditional on those before; `available_D` int64: how many each sequence
-    has, 0 … K. The places with the highest survival win; of equal ones the shallower, then the lower sequence: equal
+    has, 0 … K. The places with the highest survival win; of equal ones the shallower, then that of the lower sequence: equal
     sequences share evenly, and a place is only ever behind the earlier ones of its sequence.
+
+    In rejection mode `available_D`, too, must not depend on which tokens were drafted: an illegal draft has to be checked and
+    rejected, for if it were cut off, the token in its place would be drawn from another law.
     """
     assert budget >= 0
     num_sequences, depth = confidence_DK.shape
@@ -37,10 +44,11 @@ def allocate(confidence_DK: np.ndarray, available_D: np.ndarray, budget: int) ->
         return available_D.astype(np.int64)
     if budget == 0:
         return np.zeros(num_sequences, dtype=np.int64)
-    # Non-negative floats order as their bits do: rank and tie-break fit one integer, all different.
-    order_DK = survival(confidence_DK).view(np.int32).astype(np.int64) << 32
-    order_DK |= _LAST - (np.arange(depth) * num_sequences + np.arange(num_sequences)[:, None])
-    order_DK[np.arange(depth) >= available_D[:, None]] = -1
-    flat = order_DK.ravel()
+    survival_KD = _survival_by_depth(confidence_DK)
+    survival_KD[np.arange(depth)[:, None] >= available_D] = -1
+    flat = survival_KD.ravel()
     least = np.partition(flat, flat.size - budget)[flat.size - budget]
-    return (order_DK >= least).sum(axis=1, dtype=np.int64)
+    wins = flat > least
+    equal = np.flatnonzero(flat == least)  # in the order of the places: the shallower first, then by sequence
+    wins[equal[: budget - np.count_nonzero(wins)]] = True
+    return wins.reshape(depth, num_sequences).sum(axis=0, dtype=np.int64)

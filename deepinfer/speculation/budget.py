@@ -21,8 +21,10 @@ def best_budget(survival_RK: np.ndarray, cost_s: np.ndarray) -> int:
     `cost_s` float64 [R·K + 1]: seconds of the step with 0, 1, … drafts checked.
     """
     assert cost_s.shape == (survival_RK.size + 1,)
-    highest = -np.sort(-survival_RK.ravel().astype(np.float64))
-    tokens = len(survival_RK) + np.concatenate(([0.0], np.cumsum(highest)))
+    tokens = np.empty(survival_RK.size + 1)
+    tokens[0] = len(survival_RK)
+    tokens[1:] = np.sort(survival_RK, axis=None)[::-1]
+    np.cumsum(tokens, out=tokens)
     return int((tokens / cost_s).argmax())  # the first of equal ones
 
 

@@ -1,8 +1,8 @@
 """From a drafter's raw confidence to the chance that a draft is accepted.
 
-`draft_calibration.json` beside a checkpoint holds a scale and an offset per position of a block, for each way to verify and each
-temperature it was measured at: a head that was trained at one temperature is biased at another, not only too sharp, so no
-single scale repairs it. A request is served by the fit whose temperature is nearest, the lower of two that are equally near.
+`draft_calibration.json` beside a checkpoint holds a scale and an offset per position of a block, for each way to verify and
+each temperature it was measured at: a head that was trained at one temperature is biased at another, not only too sharp, so
+no single scale repairs it. A request is served by the fit whose temperature is nearest, the lower of two that are equally near.
 Nearest is linear in the temperature: 0 (greedy) is one of them and has no logarithm.
 
 Shapes: S sequences · K positions of a block · F fits.
@@ -45,8 +45,8 @@ class Calibration:
         fits = tuple(sorted(fits, key=lambda fit: fit.temperature))
         self.notice = notice
         self.temperature_F = np.array([fit.temperature for fit in fits] or [1.0])
-        self.scale_FK = np.array([fit.scale for fit in fits] or [[1.0] * block_size])
-        self.offset_FK = np.array([fit.offset for fit in fits] or [[0.0] * block_size])
+        self.scale_FK = np.array([fit.scale for fit in fits] or [(1.0,) * block_size])
+        self.offset_FK = np.array([fit.offset for fit in fits] or [(0.0,) * block_size])
 
     def __call__(self, logits_SK: np.ndarray, temperature_S: np.ndarray) -> np.ndarray:
         """float32 [S, K] in [0, 1] of raw confidences, at most as many positions as were fitted. NaN becomes 0."""

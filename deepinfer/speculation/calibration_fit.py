@@ -97,7 +97,9 @@ def bootstrap_interval(
 def error_floor(chance_B: np.ndarray, *, seed: int, draws: int = 100, bins: int = BINS) -> float:
     """Calibration error that these chances would show if they were perfect: what so few blocks cannot resolve."""
     rng = np.random.default_rng(seed)
-    return float(np.mean([calibration_error(chance_B, rng.random(len(chance_B)) < chance_B, bins) for _ in range(draws)]))
+    return float(
+        np.mean([calibration_error(chance_B, rng.random(len(chance_B)) < chance_B, bins) for _ in range(draws)])
+    )
 
 
 def _loss(

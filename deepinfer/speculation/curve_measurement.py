@@ -8,8 +8,10 @@ import numpy as np
 from deepinfer.speculation.cost_curve import CostCurve
 
 REPEATS = 5  # timed steps of a size, after one that is not; the shortest and the longest do not count
+SLOW_S, SLOW_REPEATS = 0.05, 3  # a step that takes as long is timed less often: it is less shaken, and the user waits
 LEAST_RISE = 0.04  # between two sizes, as a share: less is not looked into
 MOST_SIZES = 72  # of rows
+MOST_S = 20.0  # of steps, after which no further sizes are looked for
 
 
 class Measure(Protocol):
@@ -21,19 +23,26 @@ class Measure(Protocol):
 
 
 def measure_curve(
-    measure: Measure, *, most_rows: int, most_sequences: int, sizes: Sequence[int] = (), most_sizes: int = MOST_SIZES
+    measure: Measure,
+    *,
+    most_rows: int,
+    most_sequences: int,
+    sizes: Sequence[int] = (),
+    most_sizes: int = MOST_SIZES,
+    most_s: float = MOST_S,
 ) -> CostCurve:
     """The curve of an engine for 1 … `most_rows` rows and 1 … `most_sequences` sequences.
 
     `sizes`: where the device fills steps up to certain sizes, these, rising; only they are measured. Otherwise 1, 2, 4, … and
-    the row after each, then sizes between the two neighbours that differ most, until no step is left that matters.
+    the row after each, then sizes between the two neighbours that differ most, until no step is left that matters, there are
+    `most_sizes`, or steps have taken `most_s`.
     """
     assert 1 <= most_sequences <= most_rows
     if sizes:
         forward_s = {int(size): trimmed(measure, int(size), 0, False) for size in sizes}
     else:
         forward_s = {size: trimmed(measure, size, 0, False) for size in first_sizes(most_rows)}
-        while len(forward_s) < most_sizes and (between := _widest_gap(forward_s)):
+        while _steps_s(forward_s) < most_s and len(forward_s) < most_sizes and (between := _widest_gap(forward_s)):
             for size in between:
                 forward_s[size] = trimmed(measure, size, 0, False)
     rows = np.array(sorted(forward_s))
@@ -56,9 +65,13 @@ def measure_curve(
 
 def trimmed(measure: Measure, rows: int, sequences: int, draft: bool) -> float:
     """Mean seconds of a step but for the shortest and the longest of REPEATS, after one that is not counted."""
-    measure(rows, sequences, draft)
-    times = sorted(measure(rows, sequences, draft) for _ in range(REPEATS))
+    slow = measure(rows, sequences, draft) > SLOW_S
+    times = sorted(measure(rows, sequences, draft) for _ in range(SLOW_REPEATS if slow else REPEATS))
     return float(np.mean(times[1:-1]))
+
+
+def _steps_s(forward_s: dict[int, float]) -> float:
+    return sum(seconds * (1 + (SLOW_REPEATS if seconds > SLOW_S else REPEATS)) for seconds in forward_s.values())
 
 
 def first_sizes(most: int) -> list[int]:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class DSpark:
-    """Drafts with the checkpoint's own module. A sequence's drafts depend on its tokens alone, not on the batch or on its steps.
+    """Drafts with the checkpoint's own module. A sequence's drafts depend on its tokens alone, not on batches or steps.
 
-    `cache` is the model's: its rings after the trunk's are the draft layers'. Keys are written for every row of a step before it
-    is known which drafts are accepted; the rows of a rejected one are the first that the next step overwrites. `depth` may be
+    `cache` is the model's: its rings after the trunk's are the draft layers'. Keys are written for every row of a step, before
+    it is known which drafts are accepted; rows of rejected ones are the first that the next step overwrites. `depth` may be
     less than the block: the block is computed whole, and only its first drafts are chosen. `temperatures` says at which
     temperature slots [S] are served, for the calibration.
     """
@@ -51,7 +51,9 @@ class DSpark:
                 f"speculation.depth={config.dspark_block_size}"
             )
         assert len(cache.rings) == config.num_hidden_layers + layers, "the caches must have a ring per draft layer"
-        assert cache.layout.ring_slots >= config.sliding_window + depth, "rejected drafts must not take back window keys"
+        assert cache.layout.ring_slots >= config.sliding_window + depth, (
+            "rejected drafts must not take back window keys"
+        )
         self.model, self.cache, self.depth = model, cache, depth
         self.calibration, self.temperatures = calibration, temperatures
         self._rings = cache.rings[config.num_hidden_layers :]

@@ -19,7 +19,10 @@ def _mixed(x: Tensor) -> Tensor:
 
 def uniform(seeds_B: Tensor, positions: Tensor | int, tokens: Tensor) -> Tensor:
     """float32 in (0, 1), shape of seeds [B] (and positions [B]) broadcast with `tokens`."""
-    state = _mixed(seeds_B * _SEED + positions * _POSITION)
+    place = positions * _POSITION
+    if isinstance(place, int):  # Python's integers do not wrap around
+        place = (place + 2**63) % 2**64 - 2**63
+    state = _mixed(seeds_B * _SEED + place)
     bits = (
         _mixed(state.unsqueeze(1) + tokens * _TOKEN) >> 41 & 0x7FFFFF
     )  # 23 bits: their half-way points are exact in float32

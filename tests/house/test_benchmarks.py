@@ -48,3 +48,19 @@ def test_a_missing_peer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["throughput.py"])
     with pytest.raises(SystemExit, match=r"pip install -e '\.\[bench\]', or type --no-peer$"):
         throughput.main()
+
+
+def test_without_vllm_the_scheduler_is_measured_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import scheduler_speed
+
+    words = ["--batches", "3", "--rounds", "1", "--steps", "2", "--peer", str(tmp_path / "python")]
+    monkeypatch.setattr(sys, "argv", ["scheduler_speed.py", *words])
+    scheduler_speed.main()
+    printed = capsys.readouterr()
+    assert printed.err == f"no vLLM at {tmp_path / 'python'}: ours alone; type: bash benchmarks/vllm_environment.sh\n"
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert len(lines) == len(scheduler_speed.CASES)
+    assert all(line["deepinfer_us"] > 0 and "speedup" not in line for line in lines)
+    assert {line["drafts"] for line in lines} == {0, 5} and {line["asynchronous"] for line in lines} == {False, True}

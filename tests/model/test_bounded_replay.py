@@ -6,18 +6,33 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_models import Engine, differing, golden_model, k6_model, make_step, random_tokens
+from small_models import (
+    Engine,
+    differing,
+    golden_arrays,
+    golden_model,
+    golden_prompts,
+    k6_model,
+    make_step,
+    random_tokens,
+)
 
 from deepinfer.ops import Ops, native, reference
 
-SETTINGS = [(native, "full", "float32"), (reference, "full", "float32"), (reference, "kv", "float64")]
+SETTINGS = [
+    (native, "full", "float32"),
+    pytest.param((reference, "full", "float32"), marks=pytest.mark.slow),
+    pytest.param((reference, "kv", "float64"), marks=pytest.mark.slow),
+]
 BOUNDARY, WINDOW, KEEP = 6, 16, 22
 PROMPT, ANSWER = 150, 24  # the answer is longer than a window
 UPPER = PROMPT - KEEP
-CUTS = [[], [17, 34, 140], [UPPER], [UPPER - 1, UPPER + 1], [30, UPPER - 7, UPPER + 9, 149], list(range(1, PROMPT))]
+CUTS = [[], [17, 34, 140], [UPPER], [UPPER - 1, UPPER + 1], [30, UPPER - 7, UPPER + 9, 149], list(range(110, PROMPT))]
 
 
-@pytest.fixture(scope="module", params=SETTINGS, ids=lambda s: f"{s[0].__name__}-{s[1]}-{s[2]}")
+@pytest.fixture(
+    scope="module", params=SETTINGS, ids=["native-full-float32", "reference-full-float32", "reference-kv-float64"]
+)
 def pair(request: pytest.FixtureRequest) -> tuple[Engine, Engine]:
     """The same model as a mask and without the dropped rows."""
     ops, numerics, dtype = request.param
@@ -40,18 +55,37 @@ def masked(pair: tuple[Engine, Engine], tokens: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("ops", "numerics", "dtype", "tolerance"),
-    [(reference, "full", "float64", 2e-6), (reference, "kv", "float64", 2e-6), (native, "none", "float32", 1e-4)],
+    [
+        (reference, "full", "float64", 2e-6),
+        pytest.param(reference, "kv", "float64", 2e-6, marks=pytest.mark.slow),
+        (native, "none", "float32", 1e-4),
+    ],
 )
-@pytest.mark.parametrize("compact", [False, True], ids=["mask", "compact"])
 def test_logits_equal_the_oracle_with_a_floor(
-    ops: Callable[[], Ops], numerics: str, dtype: str, tolerance: float, compact: bool, tokens: list[int]
+    ops: Callable[[], Ops], numerics: str, dtype: str, tolerance: float, tokens: list[int]
 ) -> None:
-    engine = golden_model().engine(ops(), numerics, dtype, compact=compact)
-    dense = golden_model().dense(numerics, dtype)(torch.tensor(tokens), window_floor=UPPER).logits_TV[UPPER:]
-    hidden = engine.run(tokens, [40, UPPER + 5, *range(PROMPT, len(tokens))], upper_from=UPPER)[UPPER:]
-    assert (engine.model.logits(hidden) - dense).abs().max() <= tolerance
-    plain = golden_model().dense(numerics, dtype)(torch.tensor(tokens)).logits_TV[UPPER:]
-    assert (plain - dense).abs().max() > 100 * tolerance  # the floor does something
+    oracle = golden_model().dense(numerics, dtype)
+    plain, dense = (oracle(torch.tensor(tokens), window_floor=floor).logits_TV[UPPER:] for floor in (0, UPPER))
+    assert (plain - dense).abs().max() > 100 * tolerance, "the floor does something"
+    for compact in (False, True):
+        engine = golden_model().engine(ops(), numerics, dtype, compact=compact)
+        hidden = engine.run(tokens, [40, UPPER + 5, *range(PROMPT, PROMPT + 18)], upper_from=UPPER)[UPPER:]
+        assert (engine.model.logits(hidden) - dense).abs().max() <= tolerance
+
+
+@pytest.mark.parametrize("number", [2, 5])
+def test_greedy_tokens_equal_golden(number: int) -> None:
+    gold, key = golden_arrays(), f"chk_f64/replay_boundary_first/{number}"
+    engine = golden_model().engine(reference(), "full", "float64", backtrack=6, compact=True)
+    ids, first = list(golden_prompts()[number]), 0
+    floor = len(ids) - KEEP
+    for token in gold[f"{key}/greedy"].tolist():
+        logits = engine.model.logits(engine.run(ids, [], start=first, upper_from=floor)[-1:])[0]
+        if not first:
+            np.testing.assert_allclose(logits, gold[f"{key}/last_logits"], rtol=0, atol=2e-6)
+        first = len(ids)
+        ids.append(int(logits.argmax()))
+        assert ids[-1] == token
 
 
 @pytest.mark.parametrize("cuts", CUTS, ids=[f"{len(cuts)} cuts" for cuts in CUTS])

@@ -9,10 +9,13 @@ from deepinfer.ops import native, reference
 DEPTH = 5
 FIRST = 90
 RING_SLOTS = 22  # window 16 and 6 more: every alignment occurs, and block (16 tokens) and pair borders with them
-SETTINGS = [(native, "full", "float32"), (reference, "none", "float64")]
+SETTINGS = [
+    (native, "full", "float32"),
+    pytest.param((reference, "none", "float64"), marks=pytest.mark.slow),
+]
 
 
-@pytest.fixture(scope="module", params=SETTINGS, ids=lambda s: f"{s[0].__name__}-{s[1]}-{s[2]}")
+@pytest.fixture(scope="module", params=SETTINGS, ids=["native-full-float32", "reference-none-float64"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     ops, numerics, dtype = request.param
     return golden_model().engine(ops(), numerics, dtype, backtrack=DEPTH + 1)

@@ -8,11 +8,14 @@ from small_models import Engine, differing, golden_model, make_step, random_toke
 from deepinfer.model.ring_writes import ring_writes
 from deepinfer.ops import native, reference
 
-SETTINGS = [(native, "full", "float32"), (reference, "none", "float64")]
+SETTINGS = [
+    (native, "full", "float32"),
+    pytest.param((reference, "none", "float64"), marks=pytest.mark.slow),
+]
 LENGTH, SNAPSHOTS = 150, 6
 
 
-@pytest.fixture(scope="module", params=SETTINGS, ids=lambda s: f"{s[0].__name__}-{s[1]}-{s[2]}")
+@pytest.fixture(scope="module", params=SETTINGS, ids=["native-full-float32", "reference-none-float64"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     ops, numerics, dtype = request.param
     return golden_model().engine(

@@ -41,6 +41,8 @@ BROKEN = [  # what clears the way, what breaks the rule, the asked part of the r
     ),
     (TINY, ("replay=mask", "replay.keep_tokens=100"), "replay.keep_tokens=100"),
     (TINY, ("replay=compact", "sampling=reproducible"), "sampling.reproducible=true"),
+    (TINY, ("cache=prefix", "replay.on_hit=bounded", "sampling=reproducible"), "sampling.reproducible=true"),
+    (TINY, ("replay=mask", "sampling.prompt_logprobs=1"), "sampling.prompt_logprobs=1"),
     (
         TINY,
         ("speculation=ngram", "speculation.verify=rejection", "sampling=reproducible"),

@@ -45,7 +45,7 @@ def test_a_pool_is_never_larger_than_its_sequences_need(plan_of: PlanOf) -> None
 def test_a_prefix_cache_takes_all_that_may_be_taken(plan_of: PlanOf) -> None:
     flash = ("hardware=ascend950", "parallel=ep64")
     plan = plan_of(*flash, "cache=prefix")
-    assert plan.memory[0].headroom_bytes < plan.cache.padded_block_bytes
+    assert plan.memory[0].headroom_bytes < 2 * plan.cache.padded_block_bytes
     assert plan.capacity.num_blocks > plan_of(*flash).capacity.num_blocks
 
 
@@ -54,16 +54,50 @@ def test_a_laptop_keeps_half_for_itself(plan_of: PlanOf, machine: type) -> None:
     plan = plan_of(
         *TINY, "scheduler.max_num_batched_tokens=64", "scheduler.max_prefill_tokens=64", "cache=prefix", on=small
     )
-    held = plan.memory[0].device_bytes - plan.memory[0].item("kv_pool").num_bytes
-    left = plan.hardware.usable_bytes - held
-    assert 0.49 * left < plan.memory[0].item("kv_pool").num_bytes <= 0.5 * left
+    caches = plan.memory[0].item("kv_pool").num_bytes + plan.memory[0].item("snapshots").num_bytes
+    left = plan.hardware.usable_bytes - (plan.memory[0].device_bytes - caches)
+    assert 0.49 * left < caches <= 0.5 * left
     assert plan.hardware.measured
 
 
 def test_two_gib_of_cache_at_most_on_a_cpu(plan_of: PlanOf, machine: type) -> None:
     plan = plan_of(*TINY, "cache=prefix", on=machine(memory_gib=512))
-    block = plan.cache.padded_block_bytes
-    assert 2 * 2**30 - block < plan.memory[0].item("kv_pool").num_bytes <= 2 * 2**30
+    caches = plan.memory[0].item("kv_pool").num_bytes + plan.memory[0].item("snapshots").num_bytes
+    assert 2 * 2**30 - 2 * plan.cache.padded_block_bytes < caches <= 2 * 2**30
+
+
+def test_three_tenths_of_a_prefix_cache_are_snapshots(plan_of: PlanOf) -> None:
+    plan = plan_of(*TINY, "cache=prefix")
+    (memory,) = plan.memory
+    saved, blocks = memory.item("snapshots").num_bytes, memory.item("kv_pool").num_bytes
+    assert saved == memory.num_snapshots * plan.cache.padded_state_bytes
+    assert abs(saved / (saved + blocks) - 0.3) < 0.001
+    assert decision(plan, "cache.snapshot_bytes") == str(saved)
+    drafting = plan_of(*TINY, "cache=prefix", "speculation=dspark").memory[0]
+    assert drafting.num_snapshots < memory.num_snapshots  # the draft layers' windows are saved too
+
+
+@pytest.mark.parametrize(
+    "overrides, count",
+    [
+        (("cache.snapshot_bytes=0",), 0),
+        (("cache.snapshot_bytes=10MiB",), 10 * 2**20 // 413_952),
+        (("replay.on_hit=exact",), 0),
+        (("cache.num_blocks=100",), 7),  # three for each seven bytes of blocks
+    ],
+)
+def test_snapshots_as_asked_or_as_the_rest_allows(plan_of: PlanOf, overrides: tuple[str, ...], count: int) -> None:
+    (memory,) = plan_of(*TINY, "cache=prefix", *overrides).memory
+    assert memory.num_snapshots == count
+    assert "num_blocks=100" not in overrides[0] or memory.num_blocks == 100
+
+
+def test_snapshots_beyond_the_machine_are_refused(plan_of: PlanOf) -> None:
+    with pytest.raises(PlanErrors) as refused:
+        plan_of(*TINY, "cache=prefix", "cache.num_blocks=40", "cache.snapshot_bytes=900GiB")
+    (problem,) = refused.value.problems
+    assert problem.code == ExitCode.MEMORY and problem.asked.startswith("cache.snapshot_bytes=")
+    plan_of(*TINY, "cache=prefix", "cache.num_blocks=40", problem.fix)
 
 
 def test_given_sizes_are_taken(plan_of: PlanOf) -> None:

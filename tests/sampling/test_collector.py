@@ -27,6 +27,7 @@ class ScriptedEngine:
     def step(self) -> list:
         self.admitted = min(self.submitted, self.admitted + 1)
         empty = {"logprobs": None, "prompt_logprobs": None, "finish_reason": None, "error": None, "token_ids": []}
+        empty |= {"num_checked": 0, "num_accepted": 0, "cached_tokens": None, "approximate": None}
         return [SimpleNamespace(**{**empty, **event}) for event in self.steps.pop(0)]
 
     def finish(self, request_id: int, reason: str = "stop") -> bool:

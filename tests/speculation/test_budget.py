@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from deepinfer.speculation.back_off import BackOff
 from deepinfer.speculation.budget import ConfidenceBudget, best_budget
 from deepinfer.speculation.cost_curve import CostCurve
-from deepinfer.speculation.fixed import FixedLengths
 
 NAN = np.float32("nan")
 
@@ -81,30 +80,17 @@ def test_without_sequences_nothing_is_checked() -> None:
     assert ConfidenceBudget(5, curve_of(1, 2)).budget(np.zeros((0, 5), np.float32), 100) == (0, True)
 
 
-@pytest.mark.parametrize("lengths", [ConfidenceBudget(5, curve_of(1, 1)), FixedLengths(3), ConfidenceBudget(4)])
-def test_a_budget_never_exceeds_what_there_can_be(lengths: ConfidenceBudget | FixedLengths) -> None:
-    depth = 5 if lengths.most_each != 4 else 4
-    checked, draft = lengths.budget(np.ones((7, depth), np.float32), 0)
-    assert draft and checked == 7 * lengths.most_each
+def test_a_budget_never_exceeds_what_there_can_be() -> None:
+    for scheduled in (ConfidenceBudget(5, curve_of(1, 1)), ConfidenceBudget(5)):
+        assert scheduled.budget(np.ones((7, 5), np.float32), 0) == (35, True)
 
 
 def test_nothing_is_checked_or_drafted_while_it_does_not_pay() -> None:
-    for make in (lambda off: ConfidenceBudget(2, curve_of(1, 1), off), lambda off: FixedLengths(2, off)):
-        back_off = BackOff(lambda sequences: 1.0, window=10)
-        lengths = make(back_off)
-        assert lengths.budget(np.ones((1, 2), np.float32), 0) == (2, True)
-        for _ in range(10):
-            lengths.observe(num_sequences=1, num_rows=3, num_tokens=1, drafted=True, device_s=2.0)
-        assert lengths.budget(np.ones((1, 2), np.float32), 0) == (0, False)
-        assert back_off.acceptance == 0.0
-
-
-def test_prompt_rows_are_no_drafts_where_they_are_told_apart() -> None:
-    back_off = BackOff(lambda sequences: 1.0, window=1)
-    FixedLengths(2, back_off).observe(
-        num_sequences=1, num_rows=103, num_tokens=1, num_checked=2, drafted=True, device_s=9.0
-    )
-    assert back_off.drafting, "a step with prompt rows is no sign"
+    scheduled = ConfidenceBudget(2, curve_of(1, 1), BackOff(lambda sequences: 1.0, window=10))
+    assert scheduled.budget(np.ones((1, 2), np.float32), 0) == (2, True)
+    for _ in range(10):
+        scheduled.observe(num_sequences=1, num_rows=3, num_tokens=1, drafted=True, device_s=2.0)
+    assert scheduled.budget(np.ones((1, 2), np.float32), 0) == (0, False)
 
 
 def test_steps_correct_the_curve() -> None:

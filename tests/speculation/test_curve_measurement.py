@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deepinfer.speculation.curve_measurement import REPEATS, first_sizes, measure_curve, trimmed
+from deepinfer.speculation.curve_measurement import first_sizes, measure_curve, trimmed
 
 
 class Machine:
@@ -26,7 +26,7 @@ class Machine:
 @pytest.mark.parametrize("tile", [1, 8, 32, 64, 48])
 def test_the_curve_is_near_the_machine(tile: int) -> None:
     machine = Machine(tile, slope_s=0.05)
-    curve = measure_curve(machine, most_rows=1536, most_sequences=256)
+    curve = measure_curve(machine, most_rows=1536, most_sequences=256, most_s=1e9)
     rows = np.arange(1, 1537)
     true_s = np.array([machine.step_s(row, 100, True) for row in rows.tolist()])
     error = np.abs(curve.predict(rows, 100) - true_s) / true_s
@@ -35,16 +35,22 @@ def test_the_curve_is_near_the_machine(tile: int) -> None:
 
 
 def test_the_first_steps_of_a_staircase_are_found_exactly() -> None:
-    curve = measure_curve(Machine(32, slope_s=0.1), most_rows=192, most_sequences=32)
+    curve = measure_curve(Machine(32, slope_s=0.1), most_rows=192, most_sequences=32, most_s=1e9)
     at = np.arange(1, 193)
     np.testing.assert_array_equal(at[:-1][np.diff(curve.predict(at, 8)) > 1], [32, 64, 96, 128, 160])
 
 
 def test_noise_does_not_start_a_search() -> None:
     machine = Machine(4096, noise=0.005)
-    curve = measure_curve(machine, most_rows=1536, most_sequences=256)
+    curve = measure_curve(machine, most_rows=1536, most_sequences=256, most_s=1e9)
     assert {row for row, _, _ in machine.asked} == set(first_sizes(1536))
     assert (np.diff(curve.predict(np.arange(1, 1537), 8)) >= 0).all()
+
+
+def test_a_slow_machine_is_not_searched_for_long() -> None:
+    machine = Machine(32, slope_s=0.1)
+    measure_curve(machine, most_rows=192, most_sequences=32, most_s=100.0)
+    assert {row for row, sequences, _ in machine.asked if not sequences} == set(first_sizes(192))
 
 
 def test_given_sizes_are_the_only_ones_and_flat_up_to_each() -> None:
@@ -54,10 +60,15 @@ def test_given_sizes_are_the_only_ones_and_flat_up_to_each() -> None:
     assert curve.predict(17, 1) == curve.predict(24, 1) < curve.predict(25, 1)
 
 
-def test_one_warm_up_and_strays_do_not_count() -> None:
-    times = iter([100.0, 1.0, 2.0, 50.0, 3.0, 0.1])
-    assert trimmed(lambda *_: next(times), 4, 0, False) == pytest.approx(2.0)
-    assert next(times, None) is None and REPEATS == 5
+@pytest.mark.parametrize(
+    ("times", "mean"),
+    [([0.0, 1.0, 2.0, 50.0, 3.0, 0.1], 2.0), ([100.0, 1.0, 50.0, 2.0], 2.0)],
+    ids=["fast", "slow, seldom"],
+)
+def test_one_warm_up_and_strays_do_not_count(times: list[float], mean: float) -> None:
+    left = iter(times)
+    assert trimmed(lambda *_: next(left), 4, 0, False) == pytest.approx(mean)
+    assert next(left, None) is None
 
 
 def test_the_smallest_engine() -> None:

@@ -128,6 +128,24 @@ def test_a_proposal_without_a_distribution_keeps_the_law() -> None:
     assert p_value(np.bincount(first, minlength=SIZE), by_the_book(PROMPT.tolist())) > 1e-3
 
 
+def test_drafts_that_know_no_grammar_keep_the_law_under_it() -> None:
+    """Drafted without masks, as on devices; the rows of a sequence end where its draft is illegal."""
+    legal = np.array([0, 1, 3, 5])
+    mask_W = np.array([sum(1 << int(token) for token in legal)], np.uint32)
+    verifier, slots = RejectionVerifier(sampler_for({}, ONE_BY_ONE)), np.arange(ONE_BY_ONE)
+    positions, newest = np.full(ONE_BY_ONE, 2), np.full(ONE_BY_ONE, PROMPT[-1])
+    drafts = drafted(verifier, slots, positions, newest, 1)
+    is_legal = np.isin(drafts[:, 0], legal)
+    masks = {s: np.tile(mask_W, (1 + int(fine), 1)) for s, fine in enumerate(is_legal)}
+    rows = VerifyRows(slots, positions, 2 * np.arange(ONE_BY_ONE + 1), drafts, masks)
+    logits = TARGET_UV[np.stack([newest, drafts[:, 0]], axis=1).ravel()]
+    verified = verifier.verify(logits, rows)
+    first = verified.token_ids[np.cumsum(verified.counts) - verified.counts]
+    p_V = np.where(np.isin(np.arange(SIZE), legal), by_the_book(PROMPT.tolist()), 0.0)
+    assert p_value(np.bincount(first, minlength=SIZE), p_V / p_V.sum()) > 1e-3
+    assert not is_legal.all() and (verified.counts[~is_legal] == 1).all() and (verified.counts == 2).any()
+
+
 # --- how much is accepted
 
 

@@ -1,10 +1,14 @@
 """Sampler cases of people who ran other engines: parameters that had no effect, broke a batch, or meant two things.
 
-M01, M05 and M12 are refusals of parameters: tests/sampling/test_params.py has them, see `ELSEWHERE` in test_every_case.py.
+What is refused by its value alone is listed in tests/sampling/test_params.py; here it meets a batch.
 """
+
+import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+from toy_llm import VOCAB, make_llm, make_tokenizer
 from toy_rounds import EOS, Text, V, draft, logits_after, new_sampler, plain, requests_for, verify
 
 from deepinfer.engine.seeds import sequence_key
@@ -28,6 +32,23 @@ def speculated(kind: type, params: SamplingParams, num_tokens: int = 24, target=
         drafts = draft(verifier, [text], 4, drafter=target)
         accepted += int(verify(verifier, [text], drafts, np.full(1, 4), target=target).counts[0]) - 1
     return text.tokens[3 : num_tokens + 3], accepted
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[pytest.param(name, math.nan, id=f"m01-{name}") for name in ("temperature", "top_p", "min_p")],
+        pytest.param("temperature", math.inf, id="m01-inf"),
+        *[pytest.param("logit_bias", {key: 5}, id=f"m05-{key}") for key in (VOCAB, -1, "abc")],
+        *[pytest.param("seed", seed, id=f"m12-{seed!r}") for seed in (2**63, -(2**63) - 1, "100", True, -1)],
+    ],
+)
+def test_m01_m05_m12_a_wrong_value_is_named_and_the_batch_goes_on(field: str, value: object, tmp_path: Path) -> None:
+    """TensorRT-LLM#17158, sglang PR#28153; vllm PR#16529, sglang#7670; vllm PR#57018, sglang PR#28960."""
+    llm, fine = make_llm(make_tokenizer(tmp_path)), SamplingParams(temperature=0.0, max_tokens=8)
+    wrong, other = llm.generate(["x", "x"], [SamplingParams(**{field: value}), fine])
+    assert wrong.finish_reason == "error" and wrong.error.startswith(field) and not wrong.token_ids
+    assert other.text == "yz" and llm.generate("x", fine)[0].text == "yz"
 
 
 @pytest.mark.parametrize("temperature", [1e-12, 1e-4])

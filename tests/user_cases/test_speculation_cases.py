@@ -8,6 +8,10 @@ import pytest
 from toy_rounds import Text, draft, logits_after, new_sampler, plain, requests_for, same_logprobs, verify
 
 from deepinfer.interfaces import Request, SamplingParams
+from deepinfer.speculation.allocation import allocate, survival
+from deepinfer.speculation.back_off import BackOff
+from deepinfer.speculation.budget import ConfidenceBudget, best_budget
+from deepinfer.speculation.cost_curve import CostCurve
 from deepinfer.speculation.coupled import CoupledVerifier
 from deepinfer.speculation.rejection import RejectionVerifier
 
@@ -65,3 +69,55 @@ def test_d09_each_token_of_a_chunk_has_its_own_alternatives(kind: type) -> None:
         best = np.argsort(-logits_after(text.tokens[: 3 + i]))[:3]
         assert found is not None and found.token_ids.tolist() == best.tolist()
     assert len({found.token_ids.tobytes() for found in text.logprobs}) == 3
+
+
+def stairs(*forward_s: float) -> CostCurve:
+    """A step of 1, 2, … rows takes so long."""
+    return CostCurve(np.arange(1, len(forward_s) + 1), np.array(forward_s), np.ones(1), np.zeros(1), np.zeros(1))
+
+
+def test_s08_the_best_budget_beyond_a_step_is_found() -> None:
+    """TensorRT-LLM PR#17056: the first draft costs a tile and does not pay; with the tile full, all of them do."""
+    curve, confidence = stairs(1.0, 2.0, 2.0, 2.0, 2.0, 2.0), np.full((1, 5), 0.8, np.float32)
+    cost_s = curve.predict(np.arange(1, 7), 1)
+    rate = (1 + np.concatenate(([0.0], np.cumsum(survival(confidence)[0])))) / cost_s
+    assert rate[1] < rate[0] < rate[5] == rate.max(), "a descent would stop at no drafts at all"
+    assert ConfidenceBudget(5, curve).budget(confidence, other_rows=0) == (5, True)
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.01, 1.0, np.nan])
+def test_s08_without_a_table_nothing_is_trimmed(chance: float) -> None:
+    assert ConfidenceBudget(5).budget(np.full((7, 5), chance, np.float32), other_rows=64) == (35, True)
+
+
+def test_s09_the_budget_may_be_old_and_the_ranking_is_of_now() -> None:
+    """vllm PR#47808: confidences flip between steps; the drafts that are likely now are checked."""
+    old, now = np.array([[0.9, 0.9], [0.1, 0.1]], np.float32), np.array([[0.1, 0.1], [0.9, 0.9]], np.float32)
+    scheduled = ConfidenceBudget(2, stairs(1.0, 1.0, 1.2, 1.4, 2.2, 3.0))
+    budget, _ = scheduled.budget(old, other_rows=0)
+    assert budget == 2 == best_budget(survival(old), scheduled.curve.predict(np.arange(2, 7), 2))
+    np.testing.assert_array_equal(allocate(now, np.full(2, 2), budget), [0, 2])
+    np.testing.assert_array_equal(allocate(old, np.full(2, 2), budget), [2, 0])
+
+
+def test_d12_speculation_slower_than_none_turns_itself_off() -> None:
+    """antirez/ds4#695, #676: 70 % of the drafts are right, yet each rejection replays. No table knows that, the clock does."""
+    back_off, rng = BackOff(), np.random.default_rng(0)
+    lengths, drafted = ConfidenceBudget(1, stairs(1.0, 1.05, 1.1), back_off), False
+    for _ in range(700):
+        budget, draft_next = lengths.budget(np.full((1, 1), 0.7, np.float32), other_rows=0)
+        checked = budget if drafted else 0
+        accepted = checked * int(rng.random() < 0.7)
+        lengths.observe(
+            num_sequences=1,
+            num_rows=1 + checked,
+            num_tokens=1 + accepted,
+            num_checked=checked,
+            drafted=draft_next,
+            device_s=1.0 + 0.05 * draft_next + 2.5 * (checked - accepted),
+        )
+        drafted = draft_next
+    assert back_off.state == "off" and back_off.gain is not None and back_off.gain < 0
+    notice = back_off.take_notice()
+    assert "acceptance" in notice and "drafting is off" in notice and "speculation=none" in notice
+    assert not back_off.take_notice(), "said once"

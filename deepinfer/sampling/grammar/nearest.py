@@ -11,5 +11,7 @@ if TYPE_CHECKING:
 
 def near(word: str, known: Iterable[str]) -> str:
     """Empty where nothing is near."""
-    found = get_close_matches(word, list(known), n=1, cutoff=0.75)
-    return found[0] if found else ""
+    names = list(known)
+    found = get_close_matches(word, names, n=1, cutoff=0.75)
+    longer = [name for name in names if len(word) > 2 and name.startswith(word)]  # str, int, bool
+    return next(iter([*found, *longer]), "")

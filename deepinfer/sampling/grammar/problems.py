@@ -115,6 +115,8 @@ def _choices(choices: Any) -> Iterator[str]:
 def _tags(grammar: StructuralTag, backend: str) -> Iterator[str]:
     if not grammar.tags or len(grammar.tags) > MAX_TAGS:
         yield f"structural_tag has {len(grammar.tags)} tags: there may be 1 to {MAX_TAGS}"
+    if grammar.at_least_one and backend == "xgrammar":
+        yield "structural_tag: at_least_one allows xgrammar no text before the first tag: type grammar=llguidance"
     for number, tag in enumerate(grammar.tags):
         if not tag.begin or not tag.end:
             yield f"structural_tag: tag {number} has no begin or no end: both are texts of at least one character"

@@ -1,16 +1,15 @@
 """A model with its drafter on one cache, fed by hand: what the executor does, without an engine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from small_models import Engine, SmallModel, make_step
 from torch import Tensor
 
-from deepinfer.arch.cache import CacheLayout
+from deepinfer.arch.cache import Numerics
 from deepinfer.interfaces import Drafts
 from deepinfer.model.dspark import DSparkModel
-from deepinfer.model.v41 import V41Model
 from deepinfer.ops import Ops
 from deepinfer.speculation.calibration import Calibration
 from deepinfer.speculation.dspark import DSpark
@@ -24,12 +23,13 @@ class DraftBench:
     engine: Engine
     drafter: DSpark
 
-    def step(self, *pieces: Piece, upper_from: list[int] | None = None) -> Tensor:
-        """Hidden rows of a step that the drafter has observed."""
-        step = make_step([(*piece, self.engine.table(piece[3])) for piece in pieces])
-        if upper_from is not None:
-            step.window_from = step.write_from = np.zeros(len(pieces), np.int64)
-            step.upper_from = np.array(upper_from)
+    def step(
+        self, *pieces: Piece, tables: list[list[int]] | None = None, **fields: list[int] | list[list[int]]
+    ) -> Tensor:
+        """Hidden rows of a step that the drafter has observed. `fields` of StepInput besides; `tables` other than a slot's own."""
+        own = [self.engine.table(slot) for *_, slot in pieces]
+        step = make_step([(*piece, table) for piece, table in zip(pieces, tables or own, strict=True)])
+        step = replace(step, **{name: np.array(values, dtype=np.int64) for name, values in fields.items()})
         hidden_TD, features_TF = self.engine.model.forward_with_features(step, self.engine.cache)
         self.drafter.observe(step, features_TF)
         return hidden_TD
@@ -71,17 +71,15 @@ class DraftBench:
 
 
 def draft_bench(
-    small: SmallModel, ops: Ops, numerics: str, dtype: str, *, depth: int | None = None, num_slots: int = 8
+    small: SmallModel, ops: Ops, numerics: Numerics, dtype: str, *, depth: int | None = None, compact: bool = False
 ) -> DraftBench:
-    config = small.config
-    block, layers = config.dspark_block_size, config.num_nextn_predict_layers
-    shape = {"numerics": numerics, "dtype": dtype}
-    layout = CacheLayout.of(config, block_tokens=16, num_draft_layers=layers, backtrack=block + 1, **shape)
-    model = V41Model(config, small.weights, ops, layout=layout, token_classes=small.classes, **shape)
-    engine = Engine(model, num_slots=num_slots)
-    draft_model = DSparkModel(config, small.weights, ops, **shape)
+    """Caches are NaN bytes. Eight slots and two snapshots; confidences are not calibrated."""
+    block, layers = small.config.dspark_block_size, small.config.num_nextn_predict_layers
+    engine = small.engine(
+        ops, numerics, dtype, num_draft_layers=layers, backtrack=block + 1, num_snapshots=2, compact=compact
+    )
     drafter = DSpark(
-        draft_model,
+        DSparkModel(small.config, small.weights, ops, numerics=numerics, dtype=dtype),
         engine.cache,
         depth=depth or block,
         calibration=Calibration((), block),

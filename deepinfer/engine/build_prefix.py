@@ -1,0 +1,35 @@
+"""The prefix cache of a plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deepinfer.cache.prefix_cache import PrefixCache
+    from deepinfer.plan.types import Plan
+
+
+def build_prefix(plan: Plan) -> PrefixCache | None:
+    """None where nothing is kept for later requests."""
+    node = next((node for node in plan.graph if node.name == "prefix_index"), None)
+    if node is None:
+        return None
+    from deepinfer.cache.prefix_cache import PrefixCache
+    from deepinfer.cache.replay import Replay
+
+    config, numerics, memory = plan.model.config, plan.numerics, plan.memory[0]
+    replay = Replay(
+        keep_tokens=numerics.replay_keep_tokens,
+        on_hit=numerics.replay_on_hit,
+        sliding_window=config.sliding_window,
+        num_layers=config.num_hidden_layers,
+        boundary=config.boundary,
+    )
+    return PrefixCache(
+        num_blocks=memory.num_blocks,
+        num_snapshots=memory.num_snapshots,
+        block_tokens=plan.cache.block_tokens,
+        snapshot_every=int(node.settings["snapshot_every"]),
+        replay=replay,
+        numerics_digest=plan.numerics_digest,
+    )

@@ -1,0 +1,127 @@
+"""The engine's counter for structured output: grammars are handed in, become masks, and follow what is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from deepinfer.sampling.grammar.backend import Compiled, GrammarBackend, GrammarError, Vocabulary
+from deepinfer.sampling.grammar.problems import grammar_problems, request_problems
+from deepinfer.sampling.grammar.session import Session
+from deepinfer.sampling.grammar.workshop import Workshop
+from deepinfer.sampling.params import ParamsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deepinfer.interfaces import Request, SamplingParams
+
+MAX_CACHED = 256  # contents that stay compiled
+MAX_CACHED_BYTES = 512 * 2**20
+
+
+class GrammarDesk:
+    """Shapes: K drafts · W = ceil(V / 32) words of a mask. Used from the engine's thread only.
+
+    A request is `start`ed, told by `ready` once its grammar is compiled, then `attach`ed to the slot it runs in and
+    `detach`ed when it has left for good. Its state is the committed tokens: a preempted request that keeps its slot goes on
+    where it was. `cancel` may be called for any request, at any time.
+    """
+
+    def __init__(
+        self,
+        backend: GrammarBackend,
+        vocabulary: Vocabulary,
+        *,
+        compile_timeout_s: float,
+        max_cached: int = MAX_CACHED,
+        max_cached_bytes: int = MAX_CACHED_BYTES,
+    ) -> None:
+        self._backend = backend
+        self._vocabulary = vocabulary
+        self._workshop = Workshop(
+            backend, timeout_s=compile_timeout_s, max_cached=max_cached, max_cached_bytes=max_cached_bytes
+        )
+        self._compiled: dict[int, Compiled] = {}  # request → its grammar, until it is attached
+        self._sessions: dict[int, Session] = {}  # slot → its answer
+
+    def prepare(self, params: SamplingParams) -> None:
+        """Raise ParamsError with all that can be seen to be wrong without compiling."""
+        problems = request_problems(params, self._vocabulary.vocab_size)
+        if not problems and params.grammar is not None:
+            problems = grammar_problems(params.grammar, self._backend.name)
+        if problems:
+            raise ParamsError(problems)
+
+    def start(self, request_id: int, params: SamplingParams) -> None:
+        """Have the grammar of a prepared request compiled."""
+        grammar = params.grammar
+        assert grammar is not None, "only requests with a grammar come here"
+        free = {
+            "starts_after": None,
+            "trigger_token_ids": (),
+            "bound_token_id": None,
+        }  # what the matcher knows nothing of
+        key = msgspec.json.encode(msgspec.structs.replace(grammar, **free))
+        self._workshop.order(request_id, key, grammar)
+
+    def ready(self) -> list[tuple[int, str | None]]:
+        """Requests whose compilation has ended since: id, and what went wrong or None."""
+        found: list[tuple[int, str | None]] = []
+        for request_id, result in self._workshop.finished():
+            if isinstance(result, GrammarError):
+                found.append((request_id, f"grammar: {result}"))
+            else:
+                self._compiled[request_id] = result
+                found.append((request_id, None))
+        return found
+
+    def wait(self, timeout_s: float) -> None:
+        """Until `ready` has something to tell, but not longer."""
+        self._workshop.wait(timeout_s)
+
+    def cancel(self, request_id: int) -> None:
+        """Forget a request that has not been attached; others are not touched."""
+        self._workshop.cancel(request_id)
+        self._compiled.pop(request_id, None)
+
+    def attach(self, slot: int, request: Request) -> None:
+        """A request that `ready` has told of begins its answer in a slot. Attaching it again changes nothing."""
+        compiled = self._compiled.pop(request.request_id, None)
+        if compiled is None:
+            assert slot in self._sessions, "a grammar is attached once it is ready"
+            return
+        self._sessions[slot] = Session(compiled, request.params, self._vocabulary)
+
+    def detach(self, slot: int) -> None:
+        self._sessions.pop(slot, None)
+
+    def has(self, slot: int) -> bool:
+        return slot in self._sessions
+
+    def masks(self, slot: int, drafts: np.ndarray) -> np.ndarray:
+        """uint32 [rows, W]: row 0 is for the next token, row i for the one after drafts[:i]; `drafts` int64 [K], -1 unused.
+
+        Rows end before the first illegal draft: with fewer than K + 1 of them the next draft is illegal.
+        """
+        return np.stack(self._sessions[slot].masks(drafts.tolist()))
+
+    def advance(self, slot: int, tokens: Sequence[int]) -> str | None:
+        """Book committed tokens. A sentence where the answer cannot go on under its grammar; it then has to end."""
+        return self._sessions[slot].advance(tokens)
+
+    def lookahead(self, slot: int, tokens: Sequence[int]) -> np.ndarray | None:
+        """uint32 [W] of what may follow the committed and these tokens; None where everything may."""
+        return self._sessions[slot].lookahead(tokens)
+
+    def forced(self, slot: int, tokens: Sequence[int]) -> list[int]:
+        """Tokens that must follow the committed and these tokens: proposals, each legal after those before it."""
+        return self._sessions[slot].forced(tokens)
+
+    def close(self) -> None:
+        """Forget everything; compilations under way end by themselves."""
+        self._workshop.close()
+        self._compiled.clear()
+        self._sessions.clear()
