@@ -49,8 +49,8 @@ class Stopwatch:
 
     def __init__(self, executor: SimulatedExecutor) -> None:
         self.spent_s = 0.0
-        executor.submit = self._timed(executor.submit)  # type: ignore[method-assign]
-        executor.sample = self._timed(executor.sample)  # type: ignore[method-assign]
+        executor.submit = self._timed(executor.submit)
+        executor.sample = self._timed(executor.sample)
 
     def _timed(self, call: Callable[[Any], None]) -> Callable[[Any], None]:
         def timed(argument: Any) -> None:

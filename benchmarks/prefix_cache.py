@@ -2,12 +2,12 @@
 
     python benchmarks/prefix_cache.py [--sizes 10000 …] [--blocks 32 256] [--record]
 
-`hash_us`: digests of new tokens. `lookup_us` and `insert_us`: the index alone, digests at hand, in runs of `blocks` blocks that
-lie anywhere in it. `policy_us`: a prompt through the whole cache (match, owners, block allocation, entering, release, eviction of
-as many blocks as it needs from a full pool, half of it a hit), hashing and all Python left in, divided by its blocks.
-`dict_lookup_us`, `dict_insert_us`: a Python dict from digest bytes to block, in the same run and order, with its own peak of
-memory a block. `dram_ns`: one random read of 8 bytes from as much memory as the index takes, each address depending on the one
-before: what a lookup that waits for memory once would cost at least; the index waits for several at a time.
+`hash_us`: digests of new tokens. `lookup_us` and `insert_us`: the index alone, digests at hand, in runs of `blocks` blocks
+that lie anywhere in it. `policy_us`: a prompt through the whole cache (match, owners, block allocation, entering, release,
+eviction of what it needs from a full pool, half of it a hit), hashing and all Python left in, divided by its blocks.
+`dict_lookup_us`, `dict_insert_us`: the peer, a Python dict from digest bytes to block, in the same run and order. `dram_ns`:
+one random read of 8 bytes from as much memory as the index takes, each address known from the one before. A lookup reads two
+such places, so that is the physical limit of one that waits; the index waits for many at a time.
 """
 
 import gc

@@ -14,9 +14,9 @@ Step times are modelled: 8 ms + 20 µs a row in tiles of rows, and what the plan
 H200 and a GB200 layout, at the sizes that a device would capture. A drafter costs 3/43 of a step without drafts, as its
 layers do, and sampling 0.2 ms + 1 µs a sequence. With --curve they are those that an engine measured and stored.
 
-Without --log the tracked log is read; where there is none, a modelled one is drawn and the lines say so. A sequence stays for
-48 rounds; of a new one nothing is known for two steps. `saturated`: a shorter fixed length gives more than fixed-5, for drafts
-are no longer nearly free.
+Two logs: the tracked one of the tiny model (or --log), whose drafter is nearly always right, and a modelled one with the 3.5
+tokens a round that are published for the released model (plan/cost/acceptance.py). A sequence stays for 48 rounds; of a new one
+nothing is known for two steps. `saturated`: a shorter fixed length gives more than fixed-5; drafts are no longer nearly free.
 """
 
 import json
@@ -29,6 +29,7 @@ from record import options, record
 
 from deepinfer.config.compose import load
 from deepinfer.config.facts import probe
+from deepinfer.plan.cost.acceptance import GOLDEN_TOKENS
 from deepinfer.plan.resolve import resolve
 from deepinfer.speculation.allocation import allocate, survival
 from deepinfer.speculation.budget import ConfidenceBudget, best_budget
@@ -62,15 +63,20 @@ def read_log(path: Path) -> Log:
 
 
 def modelled_log(num_texts: int = 600, rounds_each: int = LIFE_STEPS) -> Log:
-    """Texts of three kinds, each sure of itself to its own degree, rounds of a text alike; perfectly calibrated."""
+    """Texts of three kinds, each sure of itself to its own degree, rounds of a text alike; perfectly calibrated.
+
+    The kinds are chosen to give GOLDEN_TOKENS a round.
+    """
     rng = np.random.default_rng(0)
-    sure, doubtful = np.array([[14, 1.2], [6, 1.8], [2.5, 1.8]]).T
+    sure, doubtful = np.array([[12, 1.2], [5.3, 1.8], [2.4, 1.9]]).T
     kinds = rng.integers(0, 3, num_texts)
     text = rng.beta(sure[kinds], doubtful[kinds])[:, None, None]
     spread = rng.beta(6 * text, 6 * (1 - text) + 0.05, (num_texts, rounds_each, DEPTH))
     confidence_NK = np.clip(spread, 0.005, 0.995).reshape(-1, DEPTH).astype(np.float32)
     accepted = rng.random(confidence_NK.shape) < confidence_NK
-    return Log(confidence_NK, np.cumprod(accepted, axis=1).sum(axis=1), "modelled")
+    log = Log(confidence_NK, np.cumprod(accepted, axis=1).sum(axis=1), "modelled")
+    assert abs(1 + log.accepted_N.mean() - GOLDEN_TOKENS) < 0.05
+    return log
 
 
 def curve_of(sizes: np.ndarray, forward_s: np.ndarray) -> CostCurve:
@@ -171,6 +177,7 @@ def tell(cost: str, curve: CostCurve, log: Log, num_sequences: int) -> dict[str,
         step_cost=cost,
         log=log.source,
         log_rounds=len(log.accepted_N),
+        log_tokens_per_round=round(1 + float(log.accepted_N.mean()), 3),
         sequences=num_sequences,
         saturated=best_fixed > rate["fixed-5"],
         tokens_per_ms={name: round(value, 4) for name, value in sorted(rate.items())},
@@ -215,24 +222,27 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--log", type=Path, help=f"confidence log, by default {LOG.name} of benchmarks/data")
     parser.add_argument("--curve", type=Path, help="cost_curve_….json of an engine, in place of modelled step times")
-    parser.add_argument("--plot", type=Path, help="also draw a PNG (needs matplotlib)")
+    parser.add_argument("--plot", type=Path, help="also draw PNGs, one a log (needs matplotlib)")
     asked = parser.parse_args()
-    log = read_log(asked.log or LOG) if asked.log or LOG.is_file() else modelled_log()
+    measured = [asked.log or LOG] if asked.log or LOG.is_file() else []
+    logs = [*map(read_log, measured), modelled_log()]
     costs: dict[str, Callable[[], CostCurve]] = {}
     if asked.curve:
         costs["measured"] = lambda: stored(asked.curve)
     else:
         costs |= {f"tile {tile}, modelled": (lambda tile=tile: tiled(tile)) for tile in (8, 32, 64)}
         costs |= {f"{name}, modelled": (lambda layout=layout: planned(layout)) for name, layout in LAYOUTS.items()}
-    told = {}
-    for cost, make in costs.items():
-        curve = make()
-        for num_sequences in BATCHES:
-            if num_sequences <= curve.sequences[-1]:
-                told[cost, num_sequences] = tell(cost, curve, log, num_sequences)
-    print(table(told))
-    if asked.plot:
-        plot(told, asked.plot)
+    curves = {cost: make() for cost, make in costs.items()}
+    for log in logs:
+        told = {
+            (cost, count): tell(cost, curve, log, count)
+            for cost, curve in curves.items()
+            for count in BATCHES
+            if count <= curve.sequences[-1]
+        }
+        print(f"{log.source}: {1 + log.accepted_N.mean():.2f} tokens a round\n{table(told)}")
+        if asked.plot:
+            plot(told, asked.plot.with_stem(f"{asked.plot.stem}_{Path(log.source).stem}"))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ class LLM:
 
     warm_up_s = 0.0  # spent on two tiny steps before the first request
     asked: frozenset[str] = frozenset()  # fields of `default_params` that somebody chose
+    _notices: list[str]
 
     def __init__(self, *overrides: str, **keywords: Any) -> None:
         from deepinfer.config.compose import load_with_choices
@@ -73,13 +74,21 @@ class LLM:
         from deepinfer.engine.build import build_graph
 
         graph = build_graph(plan)
-        self._start(graph.engine, graph.tokenizer, from_config(plan.sampling), plan.model.config.bos_token_id)
+        grammar = next((node.option.partition("=")[2] for node in plan.graph if node.name == "grammar"), "none")
+        defaults, bos = from_config(plan.sampling), plan.model.config.bos_token_id
+        self._start(graph.engine, graph.tokenizer, defaults, bos, grammar=grammar)
         self.plan = plan
         self.warm_up_s = graph.warm_up_s
         self._notices = list(graph.notices)
 
     def _start(
-        self, engine: EngineLike, tokenizer: BpeTokenizer | None, defaults: SamplingParams, bos_token_id: int
+        self,
+        engine: EngineLike,
+        tokenizer: BpeTokenizer | None,
+        defaults: SamplingParams,
+        bos_token_id: int,
+        *,
+        grammar: str = "none",
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
@@ -90,11 +99,12 @@ class LLM:
             max_model_len=engine.limits.max_model_len,
             bos_token_id=bos_token_id,
             eos_token_ids=engine.limits.eos_token_ids,
+            grammar=grammar,
         )
         self._collector = Collector(engine, tokenizer)
         self._lock = threading.RLock()
         self._unusable = ""
-        self._notices: list[str] = []
+        self._notices = []
 
     def take_notices(self) -> list[str]:
         """What the user should know of how the engine was built and runs, each sentence once."""

@@ -26,7 +26,7 @@ class DraftBench:
     def step(
         self, *pieces: Piece, tables: list[list[int]] | None = None, **fields: list[int] | list[list[int]]
     ) -> Tensor:
-        """Hidden rows of a step that the drafter has observed. `fields` of StepInput besides; `tables` other than a slot's own."""
+        """Hidden rows of a step that the drafter has observed. `tables` and `fields` of StepInput besides."""
         own = [self.engine.table(slot) for *_, slot in pieces]
         step = make_step([(*piece, table) for piece, table in zip(pieces, tables or own, strict=True)])
         step = replace(step, **{name: np.array(values, dtype=np.int64) for name, values in fields.items()})
@@ -73,15 +73,16 @@ class DraftBench:
 def draft_bench(
     small: SmallModel, ops: Ops, numerics: Numerics, dtype: str, *, depth: int | None = None, compact: bool = False
 ) -> DraftBench:
-    """Caches are NaN bytes. Eight slots and two snapshots; confidences are not calibrated."""
+    """Caches as a plan for `depth` (None: the block) has them, full of NaN; eight slots, two snapshots, no calibration."""
     block, layers = small.config.dspark_block_size, small.config.num_nextn_predict_layers
+    depth = depth or block
     engine = small.engine(
-        ops, numerics, dtype, num_draft_layers=layers, backtrack=block + 1, num_snapshots=2, compact=compact
+        ops, numerics, dtype, num_draft_layers=layers, backtrack=depth + 1, num_snapshots=2, compact=compact
     )
     drafter = DSpark(
         DSparkModel(small.config, small.weights, ops, numerics=numerics, dtype=dtype),
         engine.cache,
-        depth=depth or block,
+        depth=depth,
         calibration=Calibration((), block),
         temperatures=lambda slots: np.zeros(len(slots)),
     )

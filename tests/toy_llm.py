@@ -144,20 +144,23 @@ def make_llm(
     async_depth: int = 0,
     acceptance: float = 0.7,
     threaded: bool = False,
+    **changes: object,
 ) -> LLM:
-    """An LLM around the toy model, built past the configuration. `threaded` gives the device a thread of its own."""
-    limits = EngineLimits(
-        vocab_size=VOCAB,
-        ngram_size=3,
-        max_model_len=512,
-        max_num_seqs=6,
-        max_num_batched_tokens=64,
-        max_prefill_tokens=32,
-        num_blocks=12,
-        eos_token_ids=(EOS,),
-        draft_depth=draft_depth,
-        async_depth=async_depth,
-    )
+    """An LLM around the toy model, built past the configuration. `threaded` gives the device a thread of its own;
+    `changes` are of its limits."""
+    sizes = {
+        "vocab_size": VOCAB,
+        "ngram_size": 3,
+        "max_model_len": 512,
+        "max_num_seqs": 6,
+        "max_num_batched_tokens": 64,
+        "max_prefill_tokens": 32,
+        "num_blocks": 12,
+        "eos_token_ids": (EOS,),
+        "draft_depth": draft_depth,
+        "async_depth": async_depth,
+    }
+    limits = EngineLimits(**{**sizes, **changes})
     llm = LLM.__new__(LLM)
     executor = ToyExecutor(full or tokenizer, limits, acceptance)
     engine = Engine(

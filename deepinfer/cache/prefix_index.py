@@ -42,6 +42,7 @@ class PrefixIndex:
         self.num_cached += hash_table.insert_each(
             self._table_T, self._names_N4, digests_n4, blocks_n, self._tag_mask, holders_n
         )
+        assert self.num_cached <= len(self._names_N4), "a block is in the index under two digests"
         return holders_n
 
     def remove(self, blocks_n: np.ndarray) -> None:

@@ -70,7 +70,7 @@ def _latencies(result: dict[str, Any]) -> Iterator[str]:
 def _drafts(counts: dict[str, Any] | None) -> Iterator[str]:
     if counts is None:
         return
-    yield f"{'Drafts: tokens of a round, one its own':<{_WIDTH}}{_cell(counts['accepted_length'])}"
+    yield f"{'Tokens of a round with drafts':<{_WIDTH}}{_cell(counts['accepted_length'])}"
     yield f"{'Draft number':<{_WIDTH}}" + "".join(f"{number:>12}" for number in range(1, len(counts["checked_at"]) + 1))
     for key, words in _DRAFTS.items():
         yield f"{words:<{_WIDTH}}" + "".join(_cell(value) for value in counts[key])

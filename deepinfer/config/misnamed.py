@@ -31,7 +31,6 @@ NOT_HERE = {  # last name of a key → why there is no such key
     "enforce_eager": "nothing is captured or compiled as a graph",
     "trust_remote_code": "no code of a checkpoint is ever run",
     "enable_chunked_prefill": "prompts are always computed in pieces, of at most scheduler.max_prefill_tokens",
-    "regex": "a request brings its own schema (response_format); the option of grammar says who compiles it",
 }
 SPREAD = {  # degrees of a kind that is not here → why; experts over as many ranks hold the model instead
     **dict.fromkeys(("tp", "tp_size", "tensor_parallel_size", "tensor_parallel"), _TENSOR),
@@ -52,6 +51,7 @@ INSTEAD = {  # last name of a key elsewhere → why it is not here, and what to 
     "speculative_config": (_DRAFTS, "speculation=dspark"),
     "speculative_algorithm": (_DRAFTS, "speculation=dspark"),
     "speculative_model": (_DRAFTS, "speculation=dspark"),
+    **dict.fromkeys(("choice", "guided_choice"), ("it is called sampling.choice here", "sampling.choice=[yes,no]")),
     "disaggregation_mode": ("one plan has both sides", "deploy=disaggregated"),
     "kv_transfer_config": ("one plan has both sides", "deploy=disaggregated"),
     "cpu_offload_gb": ("of the weights only the n-gram tables can lie on the host", "parallel.engram=host"),
@@ -89,6 +89,12 @@ OURS = {  # last name of a key elsewhere → the key it has here
     "speculative_num_draft_tokens": "speculation.depth",
     "model_path": "model.path",
     "random_seed": "sampling.seed",
+    "json_schema": "sampling.json_schema",
+    "guided_json": "sampling.json_schema",
+    "regex": "sampling.regex",
+    "guided_regex": "sampling.regex",
+    "ebnf": "sampling.ebnf",
+    "guided_grammar": "sampling.ebnf",
 }
 LIKE = {  # a chip, or a kind of chip, of which there is no sheet → the sheet that is nearest
     **dict.fromkeys(("gpu", "cuda", "nvidia", "npu"), "auto"),

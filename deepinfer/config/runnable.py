@@ -12,7 +12,6 @@ NOT_BUILT: dict[str, tuple[str | int, ...]] = {
     "replay.kind": ("mask", "compact"),
     "executor.kind": ("distributed",),
     "kernels.kind": ("triton", "deepseek"),
-    "grammar.kind": ("llguidance", "xgrammar"),
 }
 MAX_RANKS = 1
 INSTEAD = {  # what to type in place of an entry's value
@@ -22,7 +21,6 @@ INSTEAD = {  # what to type in place of an entry's value
     "replay.kind": "replay=none",
     "executor.kind": "executor=local",
     "kernels.kind": "kernels=auto",
-    "grammar.kind": "grammar=none",
 }
 
 

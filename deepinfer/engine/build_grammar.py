@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
+
+from deepinfer.sampling.grammar.backend import LateBackend, Vocabulary
+from deepinfer.sampling.grammar.desk import GrammarDesk
 
 if TYPE_CHECKING:
     from deepinfer.plan.types import Plan
-    from deepinfer.sampling.grammar.desk import GrammarDesk
     from deepinfer.sampling.tokenizer import BpeTokenizer
 
 
 def build_grammar(plan: Plan, tokenizer: BpeTokenizer | None) -> GrammarDesk | None:
     """None where the plan has no grammars, or where there is no tokenizer whose texts they could be about."""
-    return None
+    node = next((node for node in plan.graph if node.name == "grammar"), None)
+    if node is None or tokenizer is None:
+        return None
+    config = plan.model.config
+    vocabulary = Vocabulary(tokenizer, config.vocab_size, (config.eos_token_id,))
+    module, _, name = node.implementation.partition(":")
+    backend = LateBackend(node.option.partition("=")[2], lambda: getattr(import_module(module), name)(vocabulary))
+    return GrammarDesk(backend, vocabulary, compile_timeout_s=float(node.settings["compile_timeout_s"]))

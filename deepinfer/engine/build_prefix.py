@@ -16,7 +16,9 @@ def build_prefix(plan: Plan) -> PrefixCache | None:
         return None
     from deepinfer.cache.prefix_cache import PrefixCache
     from deepinfer.cache.replay import Replay
+    from deepinfer.cache.warm_up import warm_up
 
+    warm_up()
     config, numerics, memory = plan.model.config, plan.numerics, plan.memory[0]
     replay = Replay(
         keep_tokens=numerics.replay_keep_tokens,

@@ -77,12 +77,10 @@ class GrammarLine:
         self._desk.wait(WAIT_S)
 
     def drop(self, request_id: int) -> bool:
-        """The request has ended while it was held. False where it is not held."""
-        if self._held.pop(request_id, None) is None:
-            return False
-        assert self._desk is not None
-        self._desk.cancel(request_id)
-        return True
+        """The request has ended, wherever it was. False where it was not held."""
+        if self._desk is not None:
+            self._desk.cancel(request_id)
+        return self._held.pop(request_id, None) is not None
 
     def attach(self, slot: int, request: Request) -> None:
         if request.params.grammar is not None and self._desk is not None:

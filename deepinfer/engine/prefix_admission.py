@@ -81,6 +81,8 @@ class PrefixAdmission:
         if not cache.snapshots.size:
             return
         found = self._decoding_boundaries(plan.slots[: plan.num_decode])
+        if not plan.num_chunk_rows and not found:
+            return
         ids = table.request_id[plan.slots[plan.num_decode :]].tolist()
         for c, (request_id, first, rows) in enumerate(zip(ids, plan.chunk_starts.tolist(), plan.chunk_rows.tolist())):
             due = cache.reserve(request_id, first, first + rows)
@@ -91,6 +93,8 @@ class PrefixAdmission:
     def settle(self, scheduled: ScheduledStep, committed: Committed) -> None:
         """A booked step: full blocks are entered, snapshots that were really written are kept."""
         plan, table = scheduled.plan, self._table
+        if self._nothing_to_settle(scheduled, committed):
+            return
         gains_S, failed_S = np.zeros(len(plan.slots), dtype=np.int64), np.zeros(len(plan.slots), dtype=bool)
         sequences = scheduled.sampled[committed.rows]
         gains_S[sequences], failed_S[sequences] = committed.counts, committed.failed
@@ -120,11 +124,20 @@ class PrefixAdmission:
         self.cache.leave(request_id)
         self.news.pop(request_id, None)
 
+    def _nothing_to_settle(self, scheduled: ScheduledStep, committed: Committed) -> bool:
+        """Whether the step was one of running answers alone, none of which came to the end of a block: almost all are."""
+        plan, table = scheduled.plan, self._table
+        if plan.num_chunk_rows or len(plan.snapshots) or len(plan.restores) or committed.failed.any():
+            return False
+        return bool((table.num_computed[plan.slots] < self._next_full[plan.slots]).all())
+
     def _decoding_boundaries(self, decode: np.ndarray) -> list[tuple[int, int, int]]:
         """Of running answers that may reach the end of a block in this step; lengths are bounds while others are in flight."""
         table, depth, size = self._table, self._limits.draft_depth, self._limits.block_tokens
-        pending = table.pending[decode]
-        first = table.num_tokens[decode] - 1 + pending
+        pending, known = table.pending[decode], table.num_tokens[decode]
+        if (known + pending * (1 + depth) + depth < self._next_full[decode]).all():
+            return []
+        first = known - 1 + pending
         last = np.minimum(first + pending * depth + 1 + depth, table.length_end[decode] - 1)
         boundaries = (first // size + 1) * size
         found = []

@@ -87,7 +87,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     everything else on the host. At depth 1 they overlap, and `host_s` is what the loop spent beyond the device's work.
     `steps_ahead` were submitted while the step before was in flight.
     `decode_rows` are rows of running answers, drafts among them; rows computed again after a preemption are among
-    `prefill_rows`. Of the drafts checked at a depth (1 first), `accepted_at` were accepted with all before them.
+    `prefill_rows`. `sampled_tokens` are those that entered a sequence; where a stop string ends an answer inside a step's
+    tokens, its caller gets fewer. Of the drafts checked at a depth (1 first), `accepted_at` were accepted with all before them.
     """
 
     steps: int

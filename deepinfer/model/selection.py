@@ -35,10 +35,9 @@ class Selector:
         self._selections: dict[int, Selection] = {}
 
     def go_on(self, rows: StepRows) -> None:
-        """From here on work on `rows`, in which some may be missing. Nothing chosen so far is used by later layers."""
+        """From the boundary on work on `rows`, in which some may be missing. Nothing chosen before is used by later layers."""
+        assert self._candidates_TC is None, "candidates are chosen among entries of the ratio that the upper layers have"
         self._rows, self._selections = rows, {}
-        if rows.kept_T is not None and self._candidates_TC is not None:
-            self._candidates_TC = self._candidates_TC[rows.kept_T]
 
     def choose(self, layer: int, q_TIK: Tensor, weight_TI: Tensor) -> None:
         """Select for index source `layer`, whose new keys are in the cache already."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from deepinfer.config.errors import ExitCode, Problem
 from deepinfer.config.specs import DSpark, DSparkFixed, Ngram
+from deepinfer.config.surroundings import NoGrammar
 from deepinfer.plan.ledger import plan_problem
 from deepinfer.plan.settle import Case
 
@@ -117,6 +118,17 @@ def sampling_is_consistent(case: Case) -> Iterator[Problem]:
             yield plan_problem(f"sampling.{key}={wanted}", found, fix=f"sampling.{key}={vocabulary}")
 
 
+def grammar_is_enforced(case: Case) -> Iterator[Problem]:
+    """What answers must look like is said once, and somebody enforces it."""
+    sampling = case.spec.sampling
+    given = [key for key in ("json_schema", "regex", "ebnf", "choice") if getattr(sampling, key)]
+    asked = " ".join(f"sampling.{key}=…" for key in given)
+    if len(given) > 1:
+        yield plan_problem(asked, "an answer follows one grammar", "they would contradict each other", asked.split()[0])
+    if given and isinstance(case.spec.grammar, NoGrammar):
+        yield plan_problem(asked, "grammar=none", "nothing would enforce it", f"grammar=llguidance {asked.split()[0]}")
+
+
 def threads_can_be_started(case: Case) -> Iterator[Problem]:
     """Threads beyond any machine's cores crash the process when they are started."""
     threads, most = case.numerics.threads, max(MOST_THREADS, case.facts.machine.cores)
@@ -149,3 +161,18 @@ def weights_are_there(case: Case) -> Iterator[Problem]:
     asked = f"model.path={case.spec.model.path}" if case.spec.model.path else f"model={case.model_name}"
     found = f"no safetensors file lies in {case.checkpoint.folder}"
     yield Problem(asked=asked, found=found, fix="model.weights=dummy", code=ExitCode.WEIGHTS)
+
+
+def draft_weights_are_there(case: Case) -> Iterator[Problem]:
+    """A checkpoint that is here whole must hold the drafter that its config.json promises."""
+    checkpoint, layers = case.checkpoint, case.drafting.num_draft_layers
+    if not layers or not checkpoint.tensors or checkpoint.missing_files:
+        return
+    if not any(name.startswith("mtp.") for name in checkpoint.tensors):
+        yield Problem(
+            asked=f"speculation={case.drafting.kind}",
+            found=f"no tensor in {checkpoint.folder} begins with mtp.",
+            why=f"its config.json promises {layers} draft layers, and their weights were left out",
+            fix="speculation=ngram",
+            code=ExitCode.WEIGHTS,
+        )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from deepinfer.sampling.grammar.dsml import loosened
 from deepinfer.serving.chat_checks import ChatError
 from deepinfer.structured import AnyGrammar, Grammar, JsonObject, JsonSchema, Regex, Tool, ToolCalls
 
@@ -29,6 +28,7 @@ def under_grammar(
     backend: str,
     response_format: Any,
     tool_choice: Any,
+    tools: Any = None,
 ) -> tuple[SamplingParams, tuple[str, ...]]:
     """`params` with the grammar that the conversation asks for, and a notice for each wish that nothing enforces.
 
@@ -36,7 +36,9 @@ def under_grammar(
     """
     wanted = request.inference_options.output_constraint
     wishes = _unenforced(wanted, backend, response_format, tool_choice)
-    grammar, notices = (None, ()) if wanted is None or backend == "none" else _grammar(wanted, backend, tokenizer)
+    grammar, notices = (
+        (None, ()) if wanted is None or backend == "none" else _grammar(wanted, backend, tokenizer, tools)
+    )
     own = params.grammar
     if grammar is not None and own is not None:
         raise ChatError(
@@ -50,13 +52,16 @@ def under_grammar(
 
 
 def _grammar(
-    wanted: recipe.OutputConstraint, backend: str, tokenizer: BpeTokenizer
+    wanted: recipe.OutputConstraint, backend: str, tokenizer: BpeTokenizer, given: Any
 ) -> tuple[AnyGrammar | None, tuple[str, ...]]:
     if wanted.kind == "json":
         return (JsonSchema(json.loads(wanted.schema)) if wanted.schema else JsonObject()), ()
     if wanted.kind == "regex":
         return Regex(wanted.schema), ()
-    tools = tuple(_tool(one["function"]) for one in json.loads(wanted.schema))
+    from deepinfer.sampling.grammar.dsml import loosened  # which imports the library
+
+    schemas = {one["function"]["name"]: one["function"].get("parameters") for one in given or ()}
+    tools = tuple(_tool(one["function"], schemas) for one in json.loads(wanted.schema))
     required = wanted.kind == "tool_call_required"
     if backend != "llguidance" or not (required or any(tool.strict for tool in tools)):
         return None, ()
@@ -73,8 +78,10 @@ def _grammar(
     return ToolCalls(tools=tools, trigger_token_ids=(marker,)), notices
 
 
-def _tool(function: dict[str, Any]) -> Tool:
-    return Tool(name=function["name"], parameters=function.get("parameters") or {}, strict=bool(function.get("strict")))
+def _tool(function: dict[str, Any], schemas: dict[str, Any]) -> Tool:
+    """A tool with its schema as it was given: the library drops keywords of strict tools that it does not know."""
+    parameters = schemas.get(function["name"]) or function.get("parameters") or {}
+    return Tool(name=function["name"], parameters=parameters, strict=bool(function.get("strict")))
 
 
 def _unenforced(

@@ -1,8 +1,8 @@
 """Chats to token ids and answers back to messages, by DeepSeek's own library (deepseek-recipe), in V4.1's format.
 
 The library renders and parses; it enforces nothing. So this file refuses what cannot be rendered for this tokenizer, turns
-what is asked of an answer's form into a grammar, says which sampling parameters the format overrides, drops end-of-sequence tokens (the library keeps
-them as text), and checks tool calls before anyone executes them.
+what is asked of an answer's form into a grammar, says which sampling parameters the format overrides, drops
+end-of-sequence tokens (the library keeps them as text), and checks tool calls before anyone executes them.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class Codec:
             backend=self._grammar,
             response_format=response_format,
             tool_choice=tool_choice,
+            tools=tools,
         )
         return ChatPrompt(
             prompt_ids=self._encoding.encode(request.conversation),

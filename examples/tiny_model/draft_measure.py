@@ -150,6 +150,7 @@ def main(argv: Iterable[str] | None = None) -> None:
     parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--count", type=int, default=600, help="documents per family and mode")
+    parser.add_argument("--max-tokens", type=int, default=576, help="of a prompt and its longest continuation")
     parser.add_argument("--processes", type=int, default=12)
     arguments = parser.parse_args(list(argv) if argv is not None else None)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -157,6 +158,7 @@ def main(argv: Iterable[str] | None = None) -> None:
     started = time.monotonic()
     target = load_target(arguments.checkpoint, device, torch.float32)
     prompts = held_out_prompts(TOKENIZER, HELD_OUT_SEED, arguments.count, arguments.processes)
+    prompts = [prompt for prompt in prompts if prompt.limit <= arguments.max_tokens]
     print(f"{len(prompts)} held-out prompts, {time.monotonic() - started:.0f} s", flush=True)
     pool = continuations(target, prompts, HELD_OUT_SEED)
     print(f"{len(pool.ids_P)} tokens, {time.monotonic() - started:.0f} s", flush=True)

@@ -21,7 +21,7 @@ def test_hardware_that_is_not_here_is_refused_in_the_words_of_the_command_line()
     assert caught.value.exit_code == 4 and (problem.asked, problem.fix) == ("hardware=ascend950", "hardware=cpu")
 
 
-@pytest.mark.parametrize("option", ["cache=prefix", "speculation=dspark"])
+@pytest.mark.parametrize("option", ["executor=distributed", "deploy=disaggregated"])
 def test_what_is_not_built_is_refused_as_on_the_command_line(option: str) -> None:
     with pytest.raises(ValueError, match="no code to run it; it can be planned") as caught:
         LLM("model=v41_tiny", option)

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from deepinfer.cli.bench import concurrency_of, duration, fitted, length
+from deepinfer.cli.bench import concurrency_of, duration, fitted, length, speculation_counts
+from deepinfer.cli.bench_report import report
 from deepinfer.cli.main import main
 from deepinfer.config.compose import load
 from deepinfer.config.facts import probe
@@ -110,3 +112,23 @@ def test_refused(capsys: pytest.CaptureFixture[str], overrides: tuple[str, ...],
     assert main(["bench", *overrides]) == code
     printed = capsys.readouterr()
     assert words in printed.err and printed.out == ""
+
+
+def test_what_speculation_brought_is_told_by_depth(capsys: pytest.CaptureFixture[str]) -> None:
+    before = SimpleNamespace(verify_rounds=10, checked_at=[10, 5, 0], accepted_at=[6, 2, 0])
+    after = SimpleNamespace(verify_rounds=30, checked_at=[30, 13, 0], accepted_at=[21, 6, 0])
+    counts = speculation_counts(before, after)
+    assert counts == {
+        "rounds": 20,
+        "accepted_length": 1 + 19 / 20,
+        "checked_at": [20, 8, 0],
+        "accepted_at": [15, 4, 0],
+        "acceptance_at": [0.75, 0.5, None],
+    }
+    assert speculation_counts(before, before) is None
+    assert main(["bench", *SMALL, "format=json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["speculation"] is None and "drafts" not in report(row)
+    words = [line.split() for line in report(row | {"speculation": counts}).splitlines()]
+    assert ["Tokens", "of", "a", "round", "with", "drafts", "1.95"] in words
+    assert ["Accepted", "/", "checked", "0.75", "0.5", "-"] in words

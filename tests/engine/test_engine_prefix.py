@@ -1,11 +1,20 @@
 """Prefix cache on = off, token for token, on the toy model that reads its history back through blocks, rings and tails."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from toy_executor import assert_empty, expected_answer, run_all, toy_engine, toy_limits
 from toy_prefix import toy_prefix_engine
 
+from deepinfer.cache.cached_blocks import CachedBlocks
+from deepinfer.cache.prefix_cache import PrefixCache
+from deepinfer.cache.replay import Replay
+from deepinfer.engine.booking import Committed
+from deepinfer.engine.engine import Engine
+from deepinfer.engine.prefix_admission import PrefixAdmission
 from deepinfer.engine.seeds import sequence_key
+from deepinfer.engine.step_plan import ScheduledStep
 from deepinfer.interfaces import SamplingParams
 
 PARAMS = SamplingParams(max_tokens=6, seed=7, ignore_eos=True)
@@ -30,6 +39,10 @@ def families(rng: np.random.Generator, vocab_size: int, count: int) -> list[list
 def test_any_schedule_with_the_cache_gives_the_tokens_of_a_lone_run(
     seed: int, num_blocks: int, async_depth: int, draft_depth: int, on_hit: str
 ) -> None:
+    check_random_traffic(seed, num_blocks, async_depth, draft_depth, on_hit)
+
+
+def check_random_traffic(seed: int, num_blocks: int, async_depth: int, draft_depth: int, on_hit: str) -> Engine:
     rng = np.random.default_rng([seed, num_blocks, draft_depth])
     limits = toy_limits(
         num_blocks=num_blocks,
@@ -64,6 +77,74 @@ def test_any_schedule_with_the_cache_gives_the_tokens_of_a_lone_run(
     assert (cache.snapshots._pins == 0).all()
     assert cache.snapshots.num_unused + cache.snapshots.num_kept == cache.snapshots.size
     assert not cache._sequences and not engine.scheduler.prefix.news
+    return engine
+
+
+def test_random_traffic_does_all_that_it_is_to_check() -> None:
+    """Hits, restores, evictions, preemptions, and snapshots at ends of blocks that answers crossed, reached and not."""
+    stats = [check_random_traffic(seed, 16, 1, 4, "snapshot").stats() for seed in range(6)]
+    assert sum(s.prefix.hits for s in stats) > 10
+    assert sum(s.preemptions for s in stats) > 2
+    assert sum(s.prefix.evicted_blocks for s in stats) > 100
+    assert sum(s.dropped_results for s in stats) > 2
+
+
+def no_restore(patch: pytest.MonkeyPatch) -> None:
+    """The window of a hit is whatever the slot had."""
+    plan = PrefixAdmission.plan
+
+    def forgetful(self: PrefixAdmission, scheduled: ScheduledStep) -> None:
+        plan(self, scheduled)
+        if len(scheduled.plan.restores):
+            self.cache.unpin(scheduled.plan.restores[:, 1])
+            scheduled.plan.restores = scheduled.plan.restores[:0]
+
+    patch.setattr(PrefixAdmission, "plan", forgetful)
+
+
+def snapshots_kept_unreached(patch: pytest.MonkeyPatch) -> None:
+    """A boundary that rejected drafts crossed counts as reached."""
+    settle = PrefixAdmission.settle
+
+    def hasty(self: PrefixAdmission, scheduled: ScheduledStep, committed: Committed) -> None:
+        depth = scheduled.plan.num_decode and self._limits.draft_depth
+        committed.counts = committed.counts + depth
+        self._table.num_computed[committed.slots] += depth
+        settle(self, scheduled, committed)
+        self._table.num_computed[committed.slots] -= depth
+        committed.counts = committed.counts - depth
+
+    patch.setattr(PrefixAdmission, "settle", hasty)
+
+
+def evicted_blocks_are_found(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PrefixCache, "_evicted", lambda self, blocks: self.on_evicted(blocks))
+
+
+def the_last_token_is_not_computed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replay, "longest_hit", lambda self, num_prompt: num_prompt)
+
+
+def shared_blocks_are_written(patch: pytest.MonkeyPatch) -> None:
+    """Blocks of a hit that nobody holds on to."""
+    patch.setattr(CachedBlocks, "share", lambda self, ids: None)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        no_restore,
+        snapshots_kept_unreached,
+        evicted_blocks_are_found,
+        the_last_token_is_not_computed,
+        shared_blocks_are_written,
+    ],
+)
+def test_a_planted_fault_is_caught(plant: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Exception):  # noqa: B017 - another token, or one of our invariants
+        for seed in range(8):
+            check_random_traffic(seed, 16, 1, 4, "snapshot")
 
 
 @pytest.mark.parametrize("async_depth", [0, 1])

@@ -1,7 +1,5 @@
 """Prefix hits on real models: warm = cold, token for token and logprob for logprob, on caches whose freed parts are NaN."""
 
-import json
-
 import numpy as np
 import pytest
 from golden_engine import golden_graph, run, small_plan
@@ -113,12 +111,10 @@ def test_bounded_replay_gives_one_answer_with_and_without_a_hit(kind: str, on_hi
 
 
 def test_preempted_sequences_go_on_from_their_own_blocks() -> None:
-    prompts, params = (
-        [ids(200, seed) for seed in range(3)],
-        SamplingParams(max_tokens=90, temperature=0.9, seed=1, ignore_eos=True, logprobs=1),
-    )
-    plenty = golden_graph("cache=prefix", "cache.num_blocks=60", "cache.snapshot_bytes=8MiB")
-    scarce = golden_graph("cache=prefix", "cache.num_blocks=7", "cache.snapshot_bytes=8MiB", "model.max_model_len=320")
+    prompts = [ids(150, seed) for seed in range(3)]
+    params = SamplingParams(max_tokens=120, temperature=0.9, seed=1, ignore_eos=True, logprobs=1)
+    sizes = ("model.max_model_len=384", "cache.snapshot_bytes=8MiB")
+    plenty, scarce = (golden_graph("cache=prefix", f"cache.num_blocks={count}", *sizes) for count in (60, 7))
     assert run(scarce, prompts, [params] * 3) == run(plenty, prompts, [params] * 3)
     stats = scarce.engine.stats()
-    assert stats.preemptions > 0 and stats.recomputed_tokens < 200 * stats.preemptions
+    assert stats.preemptions > 0 and stats.recomputed_tokens < 128 * stats.preemptions

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deepinfer.interfaces import SamplingParams, TokenLogprobs
-from deepinfer.sampling.collector import Collector
+from deepinfer.sampling.collector import Collector, Ticket
 from deepinfer.sampling.tokenizer import BpeTokenizer
 
 
@@ -104,3 +104,72 @@ def test_dropped_tickets_hear_nothing_and_are_aborted_once(tokenizer: BpeTokeniz
     collector.drop(ticket)
     collector.step()
     assert engine.aborted == [1] and ticket.output.outputs[1].token_ids == []
+
+
+def run(tokenizer: BpeTokenizer, params: SamplingParams, *steps: list[dict]) -> tuple[Ticket, ScriptedEngine]:
+    engine = ScriptedEngine(*steps)
+    collector = Collector(engine, tokenizer)
+    ticket = collector.submit([0], params, streaming=True)
+    for _ in steps:
+        collector.step()
+    return ticket, engine
+
+
+@pytest.mark.parametrize("reason", [None, "error"])
+def test_an_error_behind_a_stop_string_is_not_of_the_answer(tokenizer: BpeTokenizer, reason: str | None) -> None:
+    ids = ids_of(tokenizer, "abcd")
+    event = {"request_id": 0, "token_ids": ids, "finish_reason": reason, "error": reason and "NaN"}
+    ticket, _ = run(tokenizer, SamplingParams(stop=("c",)), [event])
+    assert (ticket.output.finish_reason, ticket.output.error, ticket.output.token_ids) == ("stop", None, ids[:3])
+    assert ticket.news[-1].error is None and ticket.news[-1].finish_reason == "stop"
+
+
+def test_x17_x18_bytes_of_characters_in_any_blocks(tokenizer: BpeTokenizer) -> None:
+    """sglang#31598, ai-dynamo/dynamo#12630: characters were repeated, or became U+FFFD."""
+    ids = ids_of(tokenizer, "B 好cd🙂한")
+    for cuts in [*range(256), *range(0, 1 << (len(ids) - 1), 31)]:
+        blocks: list[list[int]] = [[]]
+        for place, token_id in enumerate(ids):
+            blocks[-1].append(token_id)
+            if cuts >> place & 1:
+                blocks.append([])
+        events = [{"request_id": 0, "token_ids": block} for block in blocks]
+        events[-1]["finish_reason"] = "length"
+        ticket, _ = run(tokenizer, SamplingParams(), *([event] for event in events))
+        assert "".join(news.text for news in ticket.news) == ticket.output.text == "B 好cd🙂한"
+        assert all("\ufffd" not in news.text for news in ticket.news)
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_x19_a_stop_string_over_blocks_sends_none_of_its_head(tokenizer: BpeTokenizer, size: int) -> None:
+    """SharpAI/SwiftLM#126, mzau/mlx-knife#68: its head was sent, or it was never seen."""
+    ids = ids_of(tokenizer, "one\nHuman: two")
+    events = [{"request_id": 0, "token_ids": ids[at : at + size]} for at in range(0, len(ids), size)]
+    ticket, engine = run(tokenizer, SamplingParams(stop=("\nHuman:",)), *([event] for event in events))
+    assert [news.text for news in ticket.news if news.text] == [
+        ticket.output.text[at : at + size] for at in range(0, 3, size)
+    ]
+    assert ticket.output.text == "one" and ticket.output.token_ids == ids[:10] and engine.finished == [0]
+
+
+def test_x20_only_what_may_still_become_a_stop_is_held_back_and_the_end_gives_it(tokenizer: BpeTokenizer) -> None:
+    """smg-project/smg PR#2203: too much was held back, and the last flush lost it."""
+    blocks = [ids_of(tokenizer, "abx"), ids_of(tokenizer, "xy"), [1]]
+    events = [{"request_id": 0, "token_ids": block} for block in blocks]
+    events[-1]["finish_reason"] = "stop"
+    ticket, engine = run(tokenizer, SamplingParams(stop=("xyz",)), *([event] for event in events))
+    assert [news.text for news in ticket.news] == ["ab", "x", "xy"] and ticket.output.text == "abxxy"
+    assert engine.finished == [] and ticket.output.token_ids == [*blocks[0], *blocks[1], 1]
+
+
+def test_drafts_of_an_answer_count_its_rounds(tokenizer: BpeTokenizer) -> None:
+    ids = ids_of(tokenizer, "abc")
+    steps = [
+        {"token_ids": ids[:1]},
+        {"token_ids": ids, "num_checked": 3, "num_accepted": 2},
+        {"token_ids": ids[:1], "num_checked": 1, "finish_reason": "length"},
+    ]
+    ticket, _ = run(tokenizer, SamplingParams(), *([{"request_id": 0, **step}] for step in steps))
+    drafts = ticket.output.drafts
+    assert (drafts.rounds, drafts.checked, drafts.accepted, drafts.accepted_length) == (2, 4, 2, 2.0)
+    assert [news.drafts for news in ticket.news] == [None, None, drafts]

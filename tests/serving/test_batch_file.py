@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deepinfer.interfaces import SamplingParams
-from deepinfer.sampling.outputs import Completion, RequestOutput
+from deepinfer.sampling.outputs import Completion, DraftCounts, RequestOutput
 from deepinfer.sampling.tokenizer import BpeTokenizer
 from deepinfer.serving.batch_file import Line, job_of, read_lines, record
 from deepinfer.serving.jobs import Desk, Job
@@ -104,6 +104,13 @@ def test_records_are_finite_json_with_the_lines_id() -> None:
     assert made["logprobs"] == [{"5": -0.5, "6": None}] and made["prompt_logprobs"] == [None, {"1": None}]
     assert [answer["text"] for answer in made["answers"]] == ["t0", "t1"]
     assert "id" not in record(Line(3, b'{"id": NaN}', "d"), output)
+
+
+def test_a_record_says_what_was_drafted_for_an_answer() -> None:
+    answers = [Completion(index=i, drafts=DraftCounts(rounds=2 * i, checked=5 * i, accepted=3 * i)) for i in range(2)]
+    made = record(Line(1, b"{}", "d"), RequestOutput(prompt_token_ids=[0], outputs=answers))
+    assert "drafts" not in made, "nothing was checked for the first"
+    assert made["answers"][1]["drafts"] == {"rounds": 2, "checked": 5, "accepted": 3, "accepted_length": 2.5}
 
 
 LINES = [Line(number, b"x", f"d{number}") for number in (1, 2, 4)]

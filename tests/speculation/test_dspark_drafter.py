@@ -1,5 +1,6 @@
 """The checkpoint's drafter through rings, chunks and rejected drafts, against golden drafts and against itself."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -12,6 +13,15 @@ from deepinfer.ops import native, reference
 
 SETTINGS = [("full", "float64", 2e-6), ("kv", "float64", 2e-6), ("none", "float32", 1e-4)]
 BLOCK = 5
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """What a plan pins for models this small; two threads that wait for each other are far slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=SETTINGS, ids=lambda s: f"{s[0]}-{s[1]}")
@@ -58,15 +68,15 @@ def test_decoding_with_drafts_gives_the_golden_text(setting: tuple[DraftBench, s
     assert bench.follow(tokens, 1, len(wanted) - 1)[len(prompt) :] == wanted
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("cuts", [[1], [127, 128, 129], [134, 135], [230], list(range(60, 240, 13))])
-def test_drafts_do_not_depend_on_how_a_prompt_was_cut(bench: DraftBench, cuts: list[int]) -> None:
-    tokens = random_tokens(k6_model().config, 250, 5)
+def test_drafts_do_not_depend_on_how_a_prompt_was_cut(bench: DraftBench) -> None:
+    tokens = random_tokens(k6_model().config, 150, 5)
     bench.prefill(tokens, [], slot=0)
-    bench.prefill(tokens, cuts, slot=1)
-    whole, cut = bench.draft((tokens, 0)), bench.draft((tokens, 1))
-    assert torch.equal(whole[1], cut[1])
-    assert np.array_equal(whole[0].confidence, cut[0].confidence)
+    whole = bench.draft((tokens, 0))
+    for slot, cuts in enumerate(([1], [127, 128, 129], [134, 135], list(range(20, 140, 17))), 1):
+        bench.prefill(tokens, cuts, slot)
+        cut = bench.draft((tokens, slot))
+        assert torch.equal(whole[1], cut[1]), cuts
+        assert np.array_equal(whole[0].confidence, cut[0].confidence)
 
 
 def test_drafts_do_not_depend_on_the_batch(bench: DraftBench) -> None:
@@ -84,8 +94,11 @@ def test_drafts_do_not_depend_on_the_batch(bench: DraftBench) -> None:
             assert np.array_equal(together.confidence[i], alone[s][0].confidence[0])
 
 
-def test_drafts_behind_a_restored_snapshot_equal_cold_ones(bench: DraftBench) -> None:
-    """Also where the snapshot was taken in the middle of a chunk, and the sequence that left it has gone."""
+def test_k05_drafts_behind_a_restored_snapshot_equal_cold_ones(bench: DraftBench) -> None:
+    """sglang PR#21125, #31600: draft keys come back with the target's, so acceptance is that of a cold prefill.
+
+    The snapshot is taken in the middle of a chunk, and the sequence that left it has gone.
+    """
     tokens = random_tokens(k6_model().config, 200, 4)
     bench.prefill(tokens, [], slot=0)
     cold = bench.draft((tokens, 0))
@@ -116,37 +129,36 @@ def test_drafts_see_no_key_before_what_replay_keeps(bench: DraftBench) -> None:
         assert np.array_equal(drafts.confidence, found[0][0].confidence)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("accepted", range(BLOCK + 1))
 def test_rejected_rows_leave_no_trace(bench: DraftBench, accepted: int) -> None:
-    """Round after round with wrong drafts behind the accepted ones, and a clean prefill of the same text."""
-    config = k6_model().config
-    text, wrong = random_tokens(config, 150, 8), random_tokens(config, 400, 9)
+    """Rounds with wrong drafts behind the accepted ones, where the rings wrap, and a clean prefill of the same text."""
+    text, wrong = (random_tokens(k6_model().config, 160, seed) for seed in (8, 9))
     length = 131
     bench.prefill(text[:length], [], slot=0)
-    while length + accepted + 1 <= len(text):
+    for _ in range(3):
         checked = text[: length + accepted] + wrong[length + accepted : length + BLOCK]
         bench.step((checked, length - 1, length + BLOCK, 0))
         length += accepted + 1
-        bench.prefill(text[:length], [], slot=1)
-        used, clean = bench.draft((text[:length], 0)), bench.draft((text[:length], 1))
-        assert torch.equal(used[1], clean[1])
-        assert np.array_equal(used[0].confidence, clean[0].confidence)
+    bench.prefill(text[:length], [], slot=1)
+    used, clean = bench.draft((text[:length], 0)), bench.draft((text[:length], 1))
+    assert torch.equal(used[1], clean[1])
+    assert np.array_equal(used[0].confidence, clean[0].confidence)
 
 
-@pytest.mark.parametrize("depth", range(1, BLOCK + 1))
-def test_a_smaller_depth_is_the_beginning_of_the_block(bench: DraftBench, depth: int) -> None:
-    tokens = random_tokens(k6_model().config, 140, 6)
+def test_a_smaller_depth_is_the_beginning_of_the_block(bench: DraftBench) -> None:
+    tokens = random_tokens(k6_model().config, 40, 6)
     bench.prefill(tokens, [], slot=0)
     whole, logits_SKV = bench.draft((tokens, 0))
-    bench.drafter.depth = depth
-    try:
-        short, short_logits = bench.draft((tokens, 0))
-    finally:
-        bench.drafter.depth = BLOCK
-    assert short.token_ids.shape == short.confidence.shape == (1, depth)
-    assert torch.equal(short_logits, logits_SKV[:, :depth])
-    assert np.array_equal(short.confidence, whole.confidence[:, :depth])
+    for depth in range(1, BLOCK):
+        bench.drafter.depth = depth
+        try:
+            short, short_logits = bench.draft((tokens, 0))
+        finally:
+            bench.drafter.depth = BLOCK
+        assert short.token_ids.shape == short.confidence.shape == (1, depth)
+        assert torch.equal(short_logits, logits_SKV[:, :depth])
+        assert np.array_equal(short.confidence, whole.confidence[:, :depth])
 
 
 def test_a_draft_that_is_refused_ends_the_proposals_of_its_sequence_alone(bench: DraftBench) -> None:

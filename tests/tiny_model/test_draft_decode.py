@@ -7,7 +7,7 @@ from examples.tiny_model.attention import Mode
 from examples.tiny_model.draft_decode import decode, sample, states
 from examples.tiny_model.draft_target import CHECKPOINT, load_target
 
-TOKENS = 176  # beyond 128 entries top-k cuts
+TOKENS, STEPS = 256, 152  # beyond 128 entries top-k cuts
 
 
 @pytest.fixture(scope="module")
@@ -21,15 +21,15 @@ def test_states_equal_the_training_forward(target):
     ids[:, 0] = target.config.bos_token_id
     with torch.no_grad():
         whole = target.model(target.weights, ids, Mode(quantised=True, sparse=True), with_features=True)
-        stepped = list(states(target, ids, TOKENS))
+        stepped = list(states(target, ids, STEPS))
     hidden = torch.stack([h for h, _ in stepped], 1)
     features = torch.stack([f for _, f in stepped], 1)
-    for ours, theirs in ((hidden, whole.hidden_BTD), (features, whole.features_BTF)):
+    expected = whole.hidden_BTD[:, :STEPS]
+    for ours, theirs in ((hidden, expected), (features, whole.features_BTF[:, :STEPS])):
         error = (ours - theirs).norm(dim=2) / theirs.norm(dim=2)
         assert error[:, :128].median() < 1e-4
         assert error.median() < 0.02  # rounding flips spread from row to row
-    best, expected = target.logits(hidden).argmax(-1), target.logits(whole.hidden_BTD).argmax(-1)
-    assert (best == expected).float().mean() > 0.9
+    assert (target.logits(hidden).argmax(-1) == target.logits(expected).argmax(-1)).float().mean() > 0.9
 
 
 def test_decode_forces_prompts_and_stops_at_the_end(target):

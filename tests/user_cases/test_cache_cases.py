@@ -31,7 +31,8 @@ def test_k01_k02_the_same_prompt_four_times(warm: LLM) -> None:
     assert [answer.cached_tokens for answer in answers] == [0, 128, 128, 128]
     assert all((a.token_ids, a.logprobs) == (answers[0].token_ids, answers[0].logprobs) for a in answers)
     assert not any(answer.approximate for answer in answers)
-    assert sum(warm.engine.stats().checked_at) > 0 and warm.take_notices() == []
+    assert sum(warm.engine.stats().checked_at) > 0
+    assert not any("prefix cache" in notice for notice in warm.take_notices())
 
 
 def test_k04_exactly_one_block_shared_beside_one_that_shares_none(warm: LLM) -> None:

@@ -3,11 +3,23 @@
 These are the verifiers' parts. Whole engines run in tests/engine.
 """
 
+import importlib
+import importlib.resources
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
+import yaml
+from draft_bench import draft_bench
+from small_models import k6_model
 from toy_rounds import Text, draft, logits_after, new_sampler, plain, requests_for, same_logprobs, verify
 
+from deepinfer.config import specs
 from deepinfer.interfaces import Request, SamplingParams
+from deepinfer.ops import native
 from deepinfer.speculation.allocation import allocate, survival
 from deepinfer.speculation.back_off import BackOff
 from deepinfer.speculation.budget import ConfidenceBudget, best_budget
@@ -121,3 +133,66 @@ def test_d12_speculation_slower_than_none_turns_itself_off() -> None:
     notice = back_off.take_notice()
     assert "acceptance" in notice and "drafting is off" in notice and "speculation=none" in notice
     assert not back_off.take_notice(), "said once"
+
+
+def test_d01_deeper_than_the_checkpoints_block(deepinfer: Callable[..., Any]) -> None:
+    """vllm PR#41834: 7 drafts on a block of 5, without a word. Both numbers are named, with one override to type."""
+    done = deepinfer("plan", "model=v41_tiny", "model.weights=dummy", "speculation=dspark", "speculation.depth=7")
+    assert done.code == 3 and done.out == ""
+    assert "speculation.depth=7" in done.err and "blocks of 5" in done.err and "type: speculation.depth=5" in done.err
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """What a plan pins for models this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("depth", range(1, 6))
+def test_d02_greedy_text_is_the_same_at_every_depth(depth: int) -> None:
+    """sglang#33800, #32038: depth 5 corrupted, others were clean. Eight ids over and over, caches of exactly this depth, and as
+    many right drafts before the drafter's own as the round's number says: every width, every point of rejection."""
+    bench, prompt = (
+        draft_bench(k6_model(), native(), "full", "float32", depth=depth),
+        [40, 41, 42, 43, 44, 45, 46, 47] * 17,
+    )
+    off = prompt + bench.engine.greedy(prompt, 5 * (depth + 1), slot=7)
+    text = off[: len(prompt) + 1]
+    bench.prefill(text, [130], slot=0)
+    reached = set()
+    for number in range(2 * (depth + 1)):
+        drafts = bench.draft((text, 0))[0].token_ids[0].tolist()
+        right = off[len(text) : len(text) + number % (depth + 1)]
+        drafts = right + drafts[len(right) :]
+        hidden_TD = bench.step((text + drafts, len(text) - 1, len(text) + depth, 0))
+        said = bench.engine.model.logits(hidden_TD).argmax(-1).tolist()
+        accepted = next((i for i, draft in enumerate(drafts) if draft != said[i]), depth)
+        reached.add(accepted)
+        text = text + said[: accepted + 1]
+        assert text[: len(off)] == off[: len(text)]
+        if len(text) + depth >= len(off):
+            break
+    assert {0, depth} <= reached
+
+
+def speculation_options() -> list[str]:
+    folder = importlib.resources.files("deepinfer.conf") / "speculation"
+    return sorted(Path(str(file)).stem for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+@pytest.mark.parametrize("option", speculation_options())
+def test_d03_every_option_says_what_it_can(option: str) -> None:
+    """vllm#50851: code looked at a method's name. What a drafter needs is an attribute of it, whatever it is called."""
+    text = (importlib.resources.files("deepinfer.conf") / "speculation" / f"{option}.yaml").read_text()
+    kinds = {cls.__struct_config__.tag: cls for cls in specs.Speculation.__subclasses__()}
+    spec = kinds[yaml.safe_load(text)["kind"]]
+    if spec is specs.NoSpeculation:
+        return
+    module, _, name = spec.implementation.partition(":")
+    drafter = getattr(importlib.import_module(module), name)
+    assert drafter.needs_features == (spec in (specs.DSpark, specs.DSparkFixed))
+    assert callable(drafter.observe) and callable(drafter.draft)

@@ -5,12 +5,14 @@ Shapes: V vocabulary of the model · W = ceil(V / 32) words of a packed mask; bi
 
 from __future__ import annotations
 
+import threading
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from deepinfer.sampling.tokenizer import BpeTokenizer
     from deepinfer.structured import Grammar
@@ -60,6 +62,22 @@ class GrammarBackend(Protocol):
         """Raises GrammarError where it cannot be."""
 
 
+class LateBackend:
+    """A backend that is made by its first compilation: libraries and their tables cost up to seconds."""
+
+    def __init__(self, name: str, make: Callable[[], GrammarBackend]) -> None:
+        self.name = name
+        self._make = make
+        self._made: GrammarBackend | None = None
+        self._lock = threading.Lock()
+
+    def compile(self, grammar: Grammar) -> Compiled:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+        return self._made.compile(grammar)
+
+
 class Vocabulary:
     """The tokens as a grammar sees them: bytes of those that write text; the others only where they are named."""
 
@@ -69,8 +87,13 @@ class Vocabulary:
         self.num_words = -(-vocab_size // 32)
         self.eos_token_ids = tuple(eos_token_ids)
         self.num_tokens = min(tokenizer.vocab_size, vocab_size)
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """Tokens that write no text."""
+        tokenizer = self.tokenizer
         markers = {tokenizer.token_id(marker) for marker in MARKERS}
-        self.special = frozenset(
+        return frozenset(
             token_id
             for token_id in range(self.num_tokens)
             if tokenizer.is_special(token_id) or token_id in markers or not tokenizer.token_bytes(token_id)

@@ -23,7 +23,8 @@ MAX_CACHED_BYTES = 512 * 2**20
 
 
 class GrammarDesk:
-    """Shapes: K drafts · W = ceil(V / 32) words of a mask. Used from the engine's thread only.
+    """Shapes: K drafts · W = ceil(V / 32) words of a mask. Used from the engine's thread, but for
+    `lookahead` and `forced`, which the executor's thread calls between `masks` and the `advance` that follows.
 
     A request is `start`ed, told by `ready` once its grammar is compiled, then `attach`ed to the slot it runs in and
     `detach`ed when it has left for good. Its state is the committed tokens: a preempted request that keeps its slot goes on
@@ -114,11 +115,13 @@ class GrammarDesk:
 
     def lookahead(self, slot: int, tokens: Sequence[int]) -> np.ndarray | None:
         """uint32 [W] of what may follow the committed and these tokens; None where everything may."""
-        return self._sessions[slot].lookahead(tokens)
+        session = self._sessions.get(slot)  # the executor's thread may ask for one that has just left
+        return None if session is None else session.lookahead(tokens)
 
     def forced(self, slot: int, tokens: Sequence[int]) -> list[int]:
         """Tokens that must follow the committed and these tokens: proposals, each legal after those before it."""
-        return self._sessions[slot].forced(tokens)
+        session = self._sessions.get(slot)
+        return [] if session is None else session.forced(tokens)
 
     def close(self) -> None:
         """Forget everything; compilations under way end by themselves."""

@@ -63,7 +63,7 @@ def _parameters(tool: Tool, number: int, marker: str) -> tuple[str, list[str]]:
         other = f'"\\" string=\\"false\\">" {json_value(_NO_TEXT)} parameter_end'
         return f"any_{number}*", [f'any_{number}: {head} /[^"<>\\n]+/ ({value} | {other})']
     required = schema.get("required", ())
-    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    shared: dict[str, Any] = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
     parts, rules = [], []
     for index, (name, one) in enumerate(properties.items()):
         rule = f"parameter_{number}_{index}"
@@ -111,9 +111,9 @@ def _split(schema: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any
     for name in ("enum", "const"):
         if name in schema:
             values = schema["enum"] if name == "enum" else [schema["const"]]
-            texts = [value for value in values if isinstance(value, str)]
+            words = [value for value in values if isinstance(value, str)]
             rest = [value for value in values if not isinstance(value, str)]
-            return ({"enum": texts} if texts else None), ({"enum": rest} if rest else None)
+            return ({"enum": words} if words else None), ({"enum": rest} if rest else None)
     types = schema.get("type")
     kinds = [types] if isinstance(types, str) else types
     limits = {name: schema[name] for name in _TEXT_KEYWORDS if name in schema}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deepinfer.structured import Grammar
 
 # What one mask may cost (fuel, items) and one answer may hold (states); the library's other limits are as it has them.
-LIMITS = {"max_lexer_states": 100_000, "step_lexer_fuel": 200_000, "step_max_items": 50_000, "verbose_errors": False}
+STEP_LEXER_FUEL, STEP_MAX_ITEMS, MAX_LEXER_STATES = 200_000, 50_000, 100_000
 _ONE_OF = "the cases of a oneOf must exclude each other by a const member or their type: give them one, or write anyOf"
 _BASE_BYTES, _BYTES_PER_LETTER = 64 * 1024, 64  # an estimate of what a compiled grammar holds
 
@@ -48,7 +48,12 @@ class Llguidance:
         self._tokenizer = llguidance.LLTokenizer(
             wrapped, eos_token=list(vocabulary.eos_token_ids), slices=llguidance.LLTokenizer.json_slices()
         )
-        self._limits = llguidance.LLParserLimits(**LIMITS)
+        self._limits = llguidance.LLParserLimits(
+            step_lexer_fuel=STEP_LEXER_FUEL,
+            step_max_items=STEP_MAX_ITEMS,
+            max_lexer_states=MAX_LEXER_STATES,
+            verbose_errors=False,
+        )
 
     def compile(self, grammar: Grammar) -> LlguidanceCompiled:
         """Also computes the first mask, so that a grammar that runs into a limit at once fails here."""

@@ -8,7 +8,7 @@ import pytest
 from grammar_walks import Writer, legal_ids
 
 from deepinfer.interfaces import Request, SamplingParams
-from deepinfer.sampling.grammar.backend import GrammarError, is_legal
+from deepinfer.sampling.grammar.backend import GrammarError, LateBackend, is_legal
 from deepinfer.sampling.params import ParamsError
 from deepinfer.structured import Choice, JsonObject, JsonSchema, Regex
 
@@ -238,3 +238,18 @@ def test_broken_grammars_end_only_their_requests(make_desk) -> None:
         desk.start(number, params(grammar))
     found = until_ready(desk, 3)
     assert "unclosed" in found[0] and "escape" in found[1] and found[2] is None
+
+
+def test_a_late_backend_is_made_once_by_the_first_compilation(make_desk, llguidance) -> None:
+    made: list = []
+
+    def make():
+        made.append(True)
+        return llguidance
+
+    desk = make_desk(LateBackend("llguidance", make))
+    desk.prepare(params(Regex("a")))
+    assert not made
+    for number in range(4):
+        desk.start(number, params(Regex("a" * (number + 1))))
+    assert until_ready(desk, 4) == dict.fromkeys(range(4)) and made == [True]

@@ -1,6 +1,7 @@
 """What the table of keywords says, held against what each backend does."""
 
 import json
+from pathlib import Path
 
 import pytest
 from grammar_walks import allows
@@ -96,3 +97,16 @@ def test_what_cannot_be_satisfied_does_not_compile(llguidance: GrammarBackend) -
     for schema in (False, {"type": "string", "minLength": 5, "maxLength": 2}, {"$ref": "#/$defs/none"}):
         with pytest.raises(GrammarError):
             llguidance.compile(JsonSchema(schema))
+
+
+def test_the_page_has_the_table() -> None:
+    page = Path(__file__).parents[3].joinpath("docs/structured_output.md").read_text("utf-8")
+    table = page.partition("<!-- keywords -->")[2].partition("<!-- end of keywords -->")[0]
+    told = {}
+    for row in table.strip().splitlines()[2:]:
+        keyword, *cells = (cell.strip(" `") for cell in row.strip("|").split("|"))
+        told[keyword] = tuple(cell == "enforced" for cell in cells)
+    known = {*set().union(*ENFORCED.values()), *REFUSED}
+    assert told == {
+        keyword: tuple(keyword in ENFORCED[name] for name in ("llguidance", "xgrammar")) for keyword in known
+    }

@@ -1,0 +1,87 @@
+"""What a chat asks of its answer's form becomes a grammar where somebody enforces it, and a notice where nobody does."""
+
+import pytest
+
+from deepinfer.interfaces import SamplingParams
+from deepinfer.sampling.tokenizer import BpeTokenizer
+from deepinfer.serving.codec import ChatError, Codec
+from deepinfer.structured import JsonObject, JsonSchema, Regex, ToolCalls
+
+USER = [{"role": "user", "content": "Say it as json"}]
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def tool(**more):
+    return {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS, **more}}
+
+
+STRICT = tool(strict=True, parameters=PARAMETERS | {"additionalProperties": False})
+
+
+@pytest.fixture(scope="module")
+def enforcing(chat_tokenizer: BpeTokenizer) -> Codec:
+    return Codec(chat_tokenizer, grammar="llguidance")
+
+
+@pytest.mark.parametrize(
+    ("response_format", "grammar"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, JsonObject()),
+        ({"type": "json_schema", "json_schema": {"name": "x", "schema": PARAMETERS}}, JsonSchema(PARAMETERS)),
+        ({"type": "regex", "regex": "yes|no"}, Regex("yes|no")),
+    ],
+)
+def test_response_format_becomes_a_grammar(enforcing: Codec, response_format, grammar) -> None:
+    prompt = enforcing.encode(USER, SamplingParams(), response_format=response_format)
+    assert prompt.params.grammar == grammar and prompt.notices == ()
+
+
+def test_when_thinking_it_begins_behind_the_thoughts(enforcing: Codec, chat_tokenizer: BpeTokenizer) -> None:
+    """G06: thinking is free."""
+    end = chat_tokenizer.token_id("</think>")
+    prompt = enforcing.encode(USER, SamplingParams(), thinking=True, response_format={"type": "json_object"})
+    assert prompt.params.grammar == JsonObject(starts_after=end)
+    own = enforcing.encode(USER, SamplingParams(grammar=Regex("a")), thinking=True)
+    assert own.params.grammar == Regex("a", starts_after=end)
+    assert enforcing.encode(USER, SamplingParams(grammar=Regex("a"))).params.grammar == Regex("a")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_required_call_is_enforced(enforcing: Codec, choice) -> None:
+    prompt = enforcing.encode(USER, SamplingParams(), tools=[tool()], tool_choice=choice)
+    assert isinstance(prompt.params.grammar, ToolCalls) and prompt.params.grammar.opened and prompt.notices == ()
+    assert [one.name for one in prompt.params.grammar.tools] == ["weather"]
+
+
+def test_a_voluntary_call_is_enforced_where_the_tool_is_strict(enforcing: Codec, chat_tokenizer: BpeTokenizer) -> None:
+    marker = chat_tokenizer.token_id("｜DSML｜")
+    strict = enforcing.encode(USER, SamplingParams(), tools=[STRICT], thinking=True).params.grammar
+    assert isinstance(strict, ToolCalls) and strict.trigger_token_ids == (marker,) and not strict.opened
+    assert strict.starts_after == chat_tokenizer.token_id("</think>") and strict.tools[0].strict
+    assert enforcing.encode(USER, SamplingParams(), tools=[tool()]).params.grammar is None
+    assert enforcing.encode(USER, SamplingParams(), tools=[STRICT], tool_choice="none").params.grammar is None
+
+
+def test_what_of_a_tool_is_left_free_is_said(enforcing: Codec) -> None:
+    """G07: a looser grammar and a note, where the tool is not strict."""
+    loose = tool(parameters=PARAMETERS | {"propertyNames": {"pattern": "^c"}})
+    (notice,) = enforcing.encode(USER, SamplingParams(), tools=[loose], tool_choice="required").notices
+    assert "weather" in notice and "propertyNames" in notice
+
+
+def test_two_forms_at_once_are_refused_and_beside_tools_it_is_said(enforcing: Codec) -> None:
+    with pytest.raises(ChatError, match="give one of them"):
+        enforcing.encode(USER, SamplingParams(grammar=Regex("a")), response_format={"type": "json_object"})
+    beside = enforcing.encode(USER, SamplingParams(), tools=[tool()], response_format={"type": "json_object"})
+    assert beside.params.grammar is None and "beside tools" in beside.notices[0]
+
+
+def test_without_a_grammar_what_is_not_enforced_is_said(chat_tokenizer: BpeTokenizer) -> None:
+    free, fast = Codec(chat_tokenizer), Codec(chat_tokenizer, grammar="xgrammar")
+    prompt = free.encode(USER, SamplingParams(), response_format={"type": "json_object"})
+    assert prompt.params.grammar is None and "type grammar=llguidance" in prompt.notices[0]
+    for codec in (free, fast):
+        (notice,) = codec.encode(USER, SamplingParams(), tools=[tool()], tool_choice="required").notices
+        assert "tool_choice is not enforced" in notice and "type grammar=llguidance" in notice
+    assert fast.encode(USER, SamplingParams(), response_format={"type": "json_object"}).params.grammar == JsonObject()
