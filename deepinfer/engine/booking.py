@@ -5,12 +5,10 @@ R sampled sequences · E tokens · K drafts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from deepinfer.engine.events import TokenEvent
 from deepinfer.engine.sequences import NO_ID, SequenceTable
 from deepinfer.engine.step_plan import ScheduledStep
 from deepinfer.interfaces import StepOutput
@@ -28,14 +26,13 @@ class Committed:
     stopped: np.ndarray  # bool: its last token is a stop id of the sequence
     full: np.ndarray  # bool: the sequence has all its tokens
 
-    def tell_drafts(self, output: StepOutput, events: Sequence[TokenEvent]) -> None:
-        """Write to each of the sequences' `events` how many drafts were checked for it, and how many of them were right."""
+    def drafts(self, output: StepOutput) -> tuple[list[int], list[int]] | None:
+        """Of each sequence, how many drafts were checked and how many of them were right; None where none were checked."""
         if output.num_checked is None:
-            return
+            return None
         checked = output.num_checked[self.rows]
         accepted = np.where(checked > 0, output.counts[self.rows] - ~output.failed[self.rows], 0)
-        for event, num_checked, num_accepted in zip(events, checked.tolist(), accepted.tolist()):
-            event.num_checked, event.num_accepted = num_checked, num_accepted
+        return checked.tolist(), accepted.tolist()
 
 
 def book(table: SequenceTable, scheduled: ScheduledStep, output: StepOutput) -> Committed:
@@ -43,27 +40,27 @@ def book(table: SequenceTable, scheduled: ScheduledStep, output: StepOutput) -> 
     slots, counts, failed = scheduled.sampled_slots, output.counts, output.failed
     assert len(counts) == len(failed) == len(slots), "the executor must answer sequence for sequence"
     assert counts.sum() == len(output.token_ids), "every token belongs to a sequence"
-    rows, firsts = np.arange(len(slots)), np.cumsum(counts) - counts
+    rows, firsts, token_ids = np.arange(len(slots)), np.cumsum(counts) - counts, output.token_ids
     alive = table.epoch[slots] == scheduled.epochs[scheduled.sampled]
     if not alive.all():
-        rows = np.flatnonzero(alive)
+        rows, token_ids = np.flatnonzero(alive), token_ids[np.repeat(alive, counts)]
         slots, counts, failed, firsts = slots[rows], counts[rows], failed[rows], firsts[rows]
     lengths = table.num_tokens[slots]
     owners, offsets = np.arange(len(slots)), np.zeros(len(slots), dtype=np.int64)
+    slots_E, positions_E = slots, lengths
     if not (counts == 1).all():
         owners = np.repeat(owners, counts)
         offsets = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    token_ids = output.token_ids[firsts[owners] + offsets]
-    stops = (table.stop_ids[slots[owners]] == token_ids[:, None]).any(axis=1)
-    stops &= lengths[owners] + offsets >= table.stop_from[slots[owners]]
+        slots_E, positions_E = slots[owners], lengths[owners] + offsets
+    stops = (table.stop_ids[slots_E] == token_ids[:, None]).any(axis=1)
+    stops &= positions_E >= table.stop_from[slots_E]
     stopped = np.zeros(len(slots), dtype=bool)
     if stops.any():
         counts, stopped = _cut(counts, stopped, owners[stops], offsets[stops])
         kept = offsets < counts[owners]
-        owners, offsets, token_ids = owners[kept], offsets[kept], token_ids[kept]
+        slots_E, positions_E, token_ids = slots_E[kept], positions_E[kept], token_ids[kept]
         failed = failed & ~stopped
-    places = slots[owners] * table.stride + table.pad + lengths[owners] + offsets
-    table.flat_tokens[places] = token_ids
+    table.flat_tokens[slots_E * table.stride + (positions_E + table.pad)] = token_ids
     lengths = lengths + counts
     table.num_tokens[slots] = lengths
     table.num_computed[slots] = lengths - 1

@@ -79,6 +79,7 @@ def load_model(plan: Plan, folder: Path | None) -> LoadedModel:
         dtype=numerics.dtype,
         layout=plan.cache,
         token_classes=classes,
+        compact=numerics.replay == "compact",
     )
     return LoadedModel(model, weights, ops)
 

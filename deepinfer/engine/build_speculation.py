@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepinfer.config.env import foreign
+from deepinfer.engine.build_model import load_implementation
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.interfaces import Drafter, Verifier, VerifyLengths
@@ -26,9 +27,17 @@ if TYPE_CHECKING:
     from deepinfer.engine.build_model import LoadedModel
     from deepinfer.engine.executor_local import LocalExecutor
     from deepinfer.model.cache_storage import ModelCache
-    from deepinfer.plan.types import Plan
+    from deepinfer.plan.types import Node, Plan
     from deepinfer.sampling.sampler import Sampler
 
+ENGINE_KEYS = (
+    "depth",
+    "verify",
+    "verify_length",
+    "back_off",
+    "cost_curve",
+)  # the rest of an option's keys are the drafter's
+MOST_S = 4.0
 MOST_SIZES = 20  # of rows that are timed at start-up: a few seconds on a CPU, and once for each plan and machine
 
 
@@ -46,12 +55,7 @@ def build_speculation(
 ) -> Speculation:
     """What `plan.drafting` asks for. Raises ValueError for a calibration file that is damaged."""
     verifier: Verifier = RejectionVerifier(sampler) if plan.numerics.verify == "rejection" else CoupledVerifier(sampler)
-    kind, depth, settings = plan.drafting.kind, plan.drafting.depth, _settings(plan)
-    if kind == "ngram":
-        from deepinfer.speculation.ngram import Ngram
-
-        drafter = Ngram(depth=depth, min_match=settings["min_match"], max_match=settings["max_match"])
-        return Speculation(verifier, drafter)
+    node, depth = _node(plan), plan.drafting.depth
     if plan.drafting.num_draft_layers:
         from deepinfer.model.dspark import DSparkModel
         from deepinfer.speculation.calibration import read_calibration
@@ -62,7 +66,10 @@ def build_speculation(
         calibration = read_calibration(folder, numerics.verify, config.dspark_block_size)
         dspark = DSpark(model, cache, depth=depth, calibration=calibration, temperatures=sampler.temperatures)
         return Speculation(verifier, dspark, (calibration.notice,) if calibration.notice else ())
-    return Speculation(verifier)
+    if not node.implementation:
+        return Speculation(verifier)
+    keys = {key: value for key, value in node.settings.items() if key not in ENGINE_KEYS}
+    return Speculation(verifier, load_implementation(node.implementation)(depth=depth, **keys))
 
 
 def decode_state(plan: Plan, limits: EngineLimits) -> DecodeState:
@@ -85,9 +92,9 @@ def build_lengths(
     """
     if not limits.draft_depth:
         return None, ()
-    settings = _settings(plan)
+    settings = _node(plan).settings
     if plan.drafting.kind != "dspark":
-        return FixedLengths(plan.drafting.verify_length, BackOff() if settings["back_off"] else None), ()
+        return FixedLengths(plan.drafting.verify_length, BackOff() if settings.get("back_off", True) else None), ()
     curve, notice = None, ""
     if executor is not None and settings["cost_curve"] == "measured":
         curve, notice = _curve(plan, limits, executor)
@@ -108,7 +115,9 @@ def _curve(plan: Plan, limits: EngineLimits, executor: LocalExecutor) -> tuple[C
     most_rows = min(limits.max_num_batched_tokens, limits.max_num_seqs * (1 + limits.draft_depth))
     store = CurveStore(_curve_folder(), _curve_key(plan, limits))
     return store.curve(
-        lambda: measure_curve(timer, most_rows=most_rows, most_sequences=limits.max_num_seqs, most_sizes=MOST_SIZES)
+        lambda: measure_curve(
+            timer, most_rows=most_rows, most_sequences=limits.max_num_seqs, most_sizes=MOST_SIZES, most_s=MOST_S
+        )
     )
 
 
@@ -132,5 +141,5 @@ def _plain_s(curve: CostCurve, num_sequences: int) -> float:
     return float(curve.predict(num_sequences, num_sequences, drafted=False))
 
 
-def _settings(plan: Plan) -> dict[str, Any]:
-    return next(node.settings for node in plan.graph if node.name == "drafter")
+def _node(plan: Plan) -> Node:
+    return next(node for node in plan.graph if node.name == "drafter")

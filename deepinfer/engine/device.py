@@ -13,7 +13,8 @@ from deepinfer.interfaces import Executor, SamplingParams
 class TimedExecutor(Executor, Protocol):
     """An executor that says where its time went."""
 
-    times: ExecutorTimes
+    @property
+    def times(self) -> ExecutorTimes: ...
 
     def prepare(self, params: SamplingParams) -> None:
         """Build what sampling with these valid parameters needs; raises ParamsError. `admit` cannot fail afterwards."""

@@ -201,8 +201,14 @@ class Engine:
         request_ids = table.request_id[committed.slots].tolist()
         tokens, firsts = output.token_ids.tolist(), committed.firsts.tolist()
         lasts = (committed.firsts + committed.counts).tolist()
-        events = [TokenEvent(i, tokens[first:last]) for i, first, last in zip(request_ids, firsts, lasts)]
-        committed.tell_drafts(output, events)
+        drafts = committed.drafts(output)
+        if drafts is None:
+            events = [TokenEvent(i, tokens[first:last]) for i, first, last in zip(request_ids, firsts, lasts)]
+        else:
+            events = [
+                TokenEvent(i, tokens[first:last], num_checked=checked, num_accepted=accepted)
+                for i, first, last, checked, accepted in zip(request_ids, firsts, lasts, *drafts)
+            ]
         self._count(scheduled, output, committed)
         if self.scheduler.prefix is not None:
             self.scheduler.prefix.tell(events)

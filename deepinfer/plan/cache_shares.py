@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from deepinfer.config.specs import PrefixCache
-from deepinfer.plan.memory import Scene, pool_blocks
+from deepinfer.plan.memory import Scene, pool_bytes
 
 SNAPSHOT_SHARE = 0.3  # of blocks and snapshots together: of the released model, one state for some 8,000 tokens
 
@@ -20,11 +20,11 @@ class CacheShares(Struct, frozen=True, kw_only=True):
 def cache_shares(scene: Scene, free_bytes: int, wanted_tokens: int) -> CacheShares:
     """Blocks and snapshots as asked, or as many as may be taken of `free_bytes`."""
     cache, block, state = scene.case.spec.cache, scene.cache.padded_block_bytes, scene.cache.padded_state_bytes
-    blocks, block_rule = pool_blocks(scene, free_bytes, wanted_tokens)
+    whole, block_rule = pool_bytes(scene, free_bytes, wanted_tokens)
+    blocks = whole // block
     if not isinstance(cache, PrefixCache):
         return CacheShares(num_blocks=blocks, num_snapshots=0, block_rule=block_rule, snapshot_rule="")
     on_hit, asked = scene.case.numerics.replay_on_hit, cache.snapshot_bytes
-    whole = blocks * block
     if asked != "auto":
         snapshots, rule = asked // state, ""
     elif on_hit != "snapshot":

@@ -140,13 +140,13 @@ def fixed_bytes(scene: Scene, items: Sequence[MemoryItem]) -> int:
     return held + scene.workspace_bytes + scene.state_bytes
 
 
-def pool_blocks(scene: Scene, free_bytes: int, wanted_tokens: int) -> tuple[int, str]:
-    """Blocks of the KV pool, as asked or as many as may be taken of `free_bytes`; and the rule if it was "auto"."""
+def pool_bytes(scene: Scene, free_bytes: int, wanted_tokens: int) -> tuple[int, str]:
+    """Bytes for the KV pool, as asked or as many as may be taken of `free_bytes`; and the rule if it was "auto"."""
     cache, block = scene.case.spec.cache, scene.cache.padded_block_bytes
     if cache.num_blocks != "auto":
-        return cache.num_blocks, ""
+        return cache.num_blocks * block, ""
     if cache.memory_bytes != "auto":
-        return cache.memory_bytes // block, ""
+        return cache.memory_bytes, ""
     limits = {"all that is left of the device": free_bytes}
     if scene.role.is_cpu:
         limits = {
@@ -159,7 +159,7 @@ def pool_blocks(scene: Scene, free_bytes: int, wanted_tokens: int) -> tuple[int,
             blocks_each * scene.case.spec.scheduler.max_num_seqs * block
         )
     rule = min(limits, key=limits.__getitem__)
-    return max(0, limits[rule]) // block, rule
+    return max(0, limits[rule]), rule
 
 
 def budget(

@@ -173,6 +173,11 @@ class RankMemory(Frozen, frozen=True, kw_only=True):
     num_state_slots: int
     num_snapshots: int = 0  # of the state of a sequence, for the prefix cache
 
+    @property
+    def cache_bytes(self) -> int:
+        """Of blocks and snapshots: what "auto" may divide anew."""
+        return sum(item.num_bytes for item in self.items if item.name in ("kv_pool", "snapshots"))
+
     def item(self, name: str) -> MemoryItem:
         """The line called `name`; KeyError where the plan has none."""
         for item in self.items:

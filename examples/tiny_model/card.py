@@ -14,6 +14,7 @@ from typing import Any
 from deepinfer import LLM, SamplingParams
 from deepinfer.arch.config import parse_config
 from deepinfer.arch.tensors import tensor_table
+from examples.tiny_model.draft_calibrate import CALIBRATION_FILE, REPORT_FILE
 
 TEMPLATE = Path(__file__).with_name("MODEL_CARD.template.md")
 SAMPLE_PROMPTS = (
@@ -54,6 +55,25 @@ def score_table(evaluation: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def drafter_text(folder: Path, record: dict[str, Any]) -> str:
+    """What the draft module learned from and what it reaches, or that it has not been trained."""
+    module = record["draft_module"]
+    if not isinstance(module, dict):
+        return "`mtp.*` has random weights."
+    text = (
+        f"`mtp.*` was trained on {module['tokens']:,} tokens of the model's own continuations ({module['steps']:,} steps, "
+        f"{module['seconds']:.0f} s on one {module['device']}). Held-out continuations, every block verified whole "
+        f"(`{REPORT_FILE}`, by family; `{CALIBRATION_FILE}` holds the confidence fits):\n\n"
+        "| verify, temperature | tokens a round | drafts + 1 with room for all | calibration error by slot, % |\n"
+        "|---|---|---|---|"
+    )
+    for name, pair in json.loads((folder / REPORT_FILE).read_text())["pairs"].items():
+        whole, errors = pair["all"], pair["calibration_error_fitted"]["survival"]
+        told = ", ".join(f"{100 * error:.1f}" for error in errors)
+        text += f"\n| {name} | {whole['tokens_per_round']} | {whole['accepted_length_of_full_rounds']} of 6 | {told} |"
+    return text
+
+
 def samples(llm: LLM) -> str:
     params = SamplingParams(max_tokens=SAMPLE_TOKENS, temperature=0.0)
     outputs = llm.chat([[{"role": "user", "content": prompt}] for prompt in SAMPLE_PROMPTS], params)
@@ -75,6 +95,7 @@ def main(argv: Iterable[str] | None = None) -> None:
         seconds=round(record["seconds"]),
         device=record["device"],
         seed=record["arguments"]["seed"],
+        drafter=drafter_text(folder, record),
         scores=score_table(json.loads(arguments.evaluation.read_text())),
         samples=sampled,
     )

@@ -6,7 +6,7 @@ Legend as in regions.py; W window keys · Y positions of the buffers.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +37,7 @@ class StepAttention:
     def __init__(self, target: Target, rows: int, tokens: int) -> None:
         self.target, self.position = target, 0
         c, model = target.config, target.model
-        options = {"device": model.device, "dtype": model.dtype}
+        options: dict[str, Any] = {"device": model.device, "dtype": model.dtype}
         self.window = [torch.zeros(rows, tokens, c.head_dim, **options) for _ in range(c.num_hidden_layers)]
         self.entries, self.index_keys = {}, {}
         for layer in c.kv_source_layer_ids:
@@ -54,7 +54,7 @@ class StepAttention:
         cos, sin = (table[t : t + 1] for table in m.rope(c.max_position_embeddings, ratio > 0))
         names = ("wq_a.weight", "q_norm.weight", "wq_b.weight", "wkv.weight", "kv_norm.weight")
         queries, keys, latent = regions.query_and_key(
-            x_B1D, *(w[a + n] for n in names), cos, sin, c.num_attention_heads, quantised=True
+            x_B1D, *(w[a + n] for n in names), cos, sin, c.num_attention_heads, True
         )
         self.window[layer][:, t] = keys[:, 0]
         if layer in c.kv_source_layer_ids:

@@ -75,7 +75,7 @@ def _held_out_task(task: tuple[Path, int, str, int]) -> list[Prompt]:
 
 def training_prompts(tokenizer_path: Path, seed: int, count: int, long_count: int, processes: int) -> list[Prompt]:
     """Prompts of `count` documents of the short mixture and `long_count` of the long one."""
-    tasks = []
+    tasks: list[tuple[Path, int, bool, int]] = []
     for long_context, wanted in ((False, count), (True, long_count)):
         for first in range(0, wanted, DOCUMENTS_PER_TASK):
             size = min(DOCUMENTS_PER_TASK, wanted - first)

@@ -2,8 +2,8 @@
 
     python -m examples.tiny_model.draft_evaluate --checkpoint deepinfer/assets/v41_tiny --count 4
 
-Held-out documents whose reference answer is the model's own greedy answer; one pass gives all features, since a row's results do
-not depend on how its sequence was cut into steps. Rounds then follow each other, every block verified whole.
+Held-out documents whose reference answer is the model's own greedy answer; one pass gives all features, since a row's results
+do not depend on how its sequence was cut into steps. Rounds then follow each other, every block verified whole.
 
 Legend: T tokens · F features · V vocabulary · W window · K head dim.
 """
@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -57,11 +57,11 @@ class EngineDrafter:
         opened = open_checkpoint(checkpoint)
         weights = load_weights(opened)
         self.config, self.layout = opened.config, CacheLayout.of(opened.config)
-        options = {"numerics": "full", "dtype": "float32"}
+        options: dict[str, Any] = {"numerics": "full", "dtype": "float32"}
         self.model = V41Model(
             self.config, weights, reference(), layout=self.layout, token_classes=opened.engram_classes, **options
-        )  # type: ignore[arg-type]
-        self.drafter = DSparkModel(self.config, weights, reference(), **options)  # type: ignore[arg-type]
+        )
+        self.drafter = DSparkModel(self.config, weights, reference(), **options)
 
     def whole(self, ids_T: np.ndarray) -> tuple[Tensor, Tensor]:
         """Features [T, F] and the most likely next token [T] of every position."""

@@ -1,4 +1,4 @@
-"""Put a trained drafter into a checkpoint, with its calibration and its report; every other tensor stays as it is, byte for byte.
+"""Put a trained drafter into a checkpoint, with its calibration and its report; all other tensors stay, byte for byte.
 
 python -m examples.tiny_model.draft_export --run runs/drafter --checkpoint deepinfer/assets/v41_tiny
 """

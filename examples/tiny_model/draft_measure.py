@@ -111,14 +111,28 @@ def visited(anchors: dict[str, np.ndarray], accepted: np.ndarray, num_documents:
     return seen
 
 
-def blocks_of(pool: Pool, anchors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The visited blocks of every verify mode, in small types."""
+def repeats(pool: Pool) -> np.ndarray:
+    """bool [N]: greedy documents that equal an earlier one. A fact asked twice would be both fitted on and judged."""
+    ids, greedy = pool.ids_P.cpu().numpy(), (pool.temperatures_N == 0).cpu().numpy()
+    starts, lengths = pool.starts_N.cpu().numpy(), pool.lengths_N.cpu().numpy()
+    seen: set[bytes] = set()
+    repeated = np.zeros(len(starts), dtype=bool)
+    for number in np.flatnonzero(greedy):
+        text = ids[starts[number] : starts[number] + lengths[number]].tobytes()
+        repeated[number] = text in seen
+        seen.add(text)
+    return repeated
+
+
+def blocks_of(pool: Pool, anchors: dict[str, np.ndarray], skip_N: np.ndarray) -> dict[str, np.ndarray]:
+    """The visited blocks of every verify mode, in small types, but for those of the documents in `skip_N`."""
     per_document = {"family": pool.families_N, "temperature": pool.temperatures_N, "ended": pool.ended_N}
     facts = {name: column.cpu().numpy() for name, column in per_document.items()}
     result: dict[str, np.ndarray] = {"families": np.array(FAMILY_NAMES)}
     for verify in VERIFY_MODES:
         accepted = anchors[f"accepted/{verify}"]
-        rows = np.flatnonzero(visited(anchors, accepted, len(pool.lengths_N)))
+        came = visited(anchors, accepted, len(pool.lengths_N))
+        rows = np.flatnonzero(came & ~skip_N[anchors["document"]])
         document = anchors["document"][rows]
         result |= {
             f"{verify}/document": document.astype(np.int32),
@@ -163,7 +177,7 @@ def main(argv: Iterable[str] | None = None) -> None:
     pool = continuations(target, prompts, HELD_OUT_SEED)
     print(f"{len(pool.ids_P)} tokens, {time.monotonic() - started:.0f} s", flush=True)
     anchors = measure(*load_draft(arguments.run, target, arguments.checkpoint), pool)
-    blocks = blocks_of(pool, anchors)
+    blocks = blocks_of(pool, anchors, repeats(pool))
     np.savez_compressed(arguments.output, **blocks)  # type: ignore[arg-type]
     told = ", ".join(f"{len(blocks[f'{verify}/accepted'])} {verify}" for verify in VERIFY_MODES)
     print(f"{len(anchors['document'])} anchors, visited: {told}, {time.monotonic() - started:.0f} s", flush=True)

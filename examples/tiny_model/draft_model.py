@@ -100,7 +100,7 @@ class DraftModel:
         c, (spans, anchors) = self.config, seen.shape[:2]
         names = ("wq_a.weight", "q_norm.weight", "wq_b.weight", "wkv.weight", "kv_norm.weight")
         queries, keys, _ = regions.query_and_key(
-            u, *(weights[a + n] for n in names), cos, sin, c.num_attention_heads, quantised=True
+            u, *(weights[a + n] for n in names), cos, sin, c.num_attention_heads, True
         )
         dim, shape = queries.shape[-1], (spans, anchors, self.slots, c.num_attention_heads)
         by_span = queries.view(spans, -1, dim)
@@ -109,10 +109,12 @@ class DraftModel:
         near = torch.matmul(by_span, context.transpose(1, 2)).view(*shape, -1)
         block = torch.matmul(by_block, own.transpose(1, 2)).view(*shape, -1)
         every = torch.ones(1, 1, 1, self.slots, dtype=torch.bool, device=u.device)
-        near, block = regions.joint_softmax(near, block, seen.unsqueeze(2), every, weights[a + "attn_sink"], dim**-0.5)
-        assert block is not None
+        near, blocked = regions.joint_softmax(
+            near, block, seen.unsqueeze(2), every, weights[a + "attn_sink"], dim**-0.5
+        )
+        assert blocked is not None
         out = torch.matmul(near.view(spans, -1, near.shape[-1]), context).view_as(queries)
-        out = out + torch.matmul(block.view(spans * anchors, -1, self.slots), own).view_as(queries)
+        out = out + torch.matmul(blocked.view(spans * anchors, -1, self.slots), own).view_as(queries)
         return regions.project_output(
             out, weights[a + "wo_a.weight"], weights[a + "wo_b.weight"], cos, sin, c.o_groups, quantised=True
         )

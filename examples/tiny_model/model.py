@@ -153,7 +153,7 @@ class TrainingModel:
         hidden = self.region(regions.stream_sum)(x_BTND, read)
         none = torch.zeros((), device=self.device)
         return Result(
-            hidden, torch.stack(loads), sum(balances), none, torch.cat(features, -1) if with_features else None
+            hidden, torch.stack(loads), sum(balances, none), none, torch.cat(features, -1) if with_features else None
         )
 
     def experts(

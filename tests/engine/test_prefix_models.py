@@ -110,11 +110,12 @@ def test_bounded_replay_gives_one_answer_with_and_without_a_hit(kind: str, on_hi
     assert graph.engine.stats().prefix.hits == 2
 
 
-def test_preempted_sequences_go_on_from_their_own_blocks() -> None:
-    prompts = [ids(150, seed) for seed in range(3)]
-    params = SamplingParams(max_tokens=120, temperature=0.9, seed=1, ignore_eos=True, logprobs=1)
+def test_a_preempted_sequence_goes_on_from_its_own_block() -> None:
+    """Five blocks for three answers that need two each: the last one waits, and computes nothing again."""
+    prompts = [ids(110, seed) for seed in range(3)]
+    params = SamplingParams(max_tokens=30, temperature=0.9, seed=1, ignore_eos=True, logprobs=1)
     sizes = ("model.max_model_len=384", "cache.snapshot_bytes=8MiB")
-    plenty, scarce = (golden_graph("cache=prefix", f"cache.num_blocks={count}", *sizes) for count in (60, 7))
+    plenty, scarce = (golden_graph("cache=prefix", f"cache.num_blocks={count}", *sizes) for count in (60, 5))
     assert run(scarce, prompts, [params] * 3) == run(plenty, prompts, [params] * 3)
     stats = scarce.engine.stats()
-    assert stats.preemptions > 0 and stats.recomputed_tokens < 128 * stats.preemptions
+    assert stats.preemptions > 0 and stats.recomputed_tokens == 0

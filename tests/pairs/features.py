@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 
 import numpy as np
 from msgspec.structs import replace as changed
@@ -29,6 +30,7 @@ LONG_TOKENS = 640
 BLOCK = 128
 BEFORE_BLOCK = 22  # tokens from the end of every prompt to that of its block: more than admission looks ahead
 ANSWER_TOKENS = 28
+PREEMPT_EVERY, PREEMPTIONS = 5, 4  # steps, and times in all
 SMALL = ("hardware=cpu", "model.max_model_len=1536", "scheduler.max_num_seqs=6", "model.threads=1")
 DRAFTED = ("speculation.back_off=false",)
 SCHEMA = {
@@ -50,6 +52,7 @@ class Feature:
     acted: Callable[[EngineStats, EngineGraph], bool]
     base: tuple[str, ...] = ()
     grammar: bool = False  # the requests bring one, with the feature and without
+    preempts: bool = False  # now and then the newest running answer loses its place
 
 
 def accepted_and_rejected(stats: EngineStats, _: EngineGraph) -> bool:
@@ -67,7 +70,9 @@ FEATURES = {
         ("scheduler.max_prefill_tokens=50", "scheduler.max_num_batched_tokens=70"),
         lambda stats, _: stats.steps > stats.prefill_rows / 70 + ANSWER_TOKENS,
     ),
-    "preemption": Feature(("cache.num_blocks=24",), lambda stats, _: stats.preemptions > 0),
+    "preemption": Feature(
+        (), lambda stats, _: stats.preemptions > 2 and stats.recomputed_tokens > LONG_TOKENS, preempts=True
+    ),
     "grammar": Feature(
         ("grammar=llguidance",), lambda stats, _: stats.finished["stop"] > 0, ("grammar=llguidance",), True
     ),
@@ -103,17 +108,16 @@ def prompts() -> dict[str, list[int]]:
     def encoded(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids
 
-    filler = encoded(families["recall_1200"][0].prompt)
+    filler = [i for document in families["recall_1200"] for i in encoded(document.prompt)[1:]]
 
     def filled(ids: list[int], blocks: int) -> list[int]:
-        """`ids` behind so much of the filler that they end where they should."""
-        missing = blocks * BLOCK - BEFORE_BLOCK - len(ids)
-        return filler[:missing] + ids[1:] + ids[:1] if missing <= 0 else filler[: missing + 1] + ids[1:]
+        """BOS and `ids` behind so much of the filler that they end where they should."""
+        return ids[:1] + filler[: blocks * BLOCK - BEFORE_BLOCK - len(ids)] + ids[1:]
 
     question, sum_ = encoded(families["recall_80"][0].prompt), encoded(families["arithmetic"][0].prompt)
     story = encoded(f"{BOS}<｜User｜>Tell me a short story about a fox.<｜Assistant｜></think>")
     return {
-        "long": filled(question[-60:], 8),
+        "long": filled(question, 8),
         "json": filled(encoded(families["json_schema"][1].prompt), 3),
         "other": filled(sum_, 8),
         "story": filled(story, 1),
@@ -137,7 +141,7 @@ def settings(temperature: float) -> list[SamplingParams]:
 
 
 def run(
-    overrides: tuple[str, ...], temperature: float, *, grammar: bool
+    overrides: tuple[str, ...], temperature: float, *, grammar: bool, preempts: bool = False
 ) -> tuple[list[Answer], EngineStats, EngineGraph]:
     """Two waves, the second while the first still answers; what it shares with it is then in the cache."""
     spec = load(*_once((*SMALL, *overrides)))
@@ -155,8 +159,13 @@ def run(
             got[request_id] = Answer([], None, [])
         while engine.has_work and not all(answer.tokens for answer in got.values()):
             _hear(engine.step(), got)
-    while engine.has_work:
+    for steps in count(1):
+        if not engine.has_work:
+            break
         _hear(engine.step(), got)
+        running = engine.scheduler._decoding
+        if preempts and steps % PREEMPT_EVERY == 0 and len(running) and engine.stats().preemptions < PREEMPTIONS:
+            engine.scheduler._preempt(int(running[-1]))
     stats = engine.stats()
     engine.close()
     return list(got.values()), stats, graph

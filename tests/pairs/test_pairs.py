@@ -35,9 +35,8 @@ def test_a_pair_of_features_changes_nothing(names: tuple[str, str], temperature:
     base = tuple(override for feature in features for override in feature.base)
     grammar = any(feature.grammar for feature in features)
     overrides = [o for feature in features for o in feature.overrides]
-    if "preemption" in names and "cache=prefix" in overrides:  # shared blocks leave others free
-        overrides.append("cache.num_blocks=18")
-    got, stats, graph = run((*base, *overrides), temperature, grammar=grammar)
+    preempts = any(feature.preempts for feature in features)
+    got, stats, graph = run((*base, *overrides), temperature, grammar=grammar, preempts=preempts)
     wanted = without(base, temperature, grammar)
     for one, two in zip(got, wanted, strict=True):
         assert one.tokens == two.tokens and one.reason == two.reason

@@ -117,7 +117,7 @@ def test_sizes_are_for_people(case_of: Callable[[str], Plan]) -> None:
             if section in ("memory", "cache", "decided"):
                 assert not re.search(r"\d{5}", value.partition(":")[0]), value
     text = render.text(case_of("gb300_disaggregated"))
-    assert "cache.memory_bytes=prefill 119.6 GB, decode 236.5 GB: " in text and "tokens at once on a rank" in text
+    assert "cache.memory_bytes=prefill 83.74 GB, decode 165.6 GB: " in text and "tokens at once on a rank" in text
 
 
 def test_another_program_of_nearly_the_same_name_is_called_so(case_of: Callable[[str], Plan]) -> None:

@@ -11,6 +11,7 @@ FILES = {
     "test_config_values.py": [f"c{number:02}" for number in range(13, 23)],
     "test_parallel_cases.py": [*(f"p{number:02}" for number in range(1, 12)), "n01", "n02", "n03"],
     "test_first_run.py": [f"f{number:02}" for number in range(1, 19)],
+    "test_grammar_cases.py": [*(f"g{number:02}" for number in range(1, 9)), "d04"],
 }
 ELSEWHERE = {  # case → the test that has it
     "c08": ("cli/test_sweep.py", "test_a_failure_is_told_before_the_next_run_starts"),
@@ -60,7 +61,7 @@ def names(file: str) -> list[str]:
 
 def cases_in(file: str) -> set[str]:
     """The cases in the names of a file's tests."""
-    return {case for name in names(file) for case in re.findall(r"(?<=_)([cpnf]\d\d)(?=_)", name)}
+    return {case for name in names(file) for case in re.findall(r"(?<=_)([cdfgnp]\d\d)(?=_)", name)}
 
 
 def test_every_case_is_tested_or_waits() -> None:

@@ -5,7 +5,8 @@ from msgspec import Struct, structs
 from deepinfer.arch.cache import CacheLayout
 from deepinfer.config.specs import Scheduler
 from deepinfer.config.workloads import SteadyWorkload
-from deepinfer.plan.memory import Scene, pool_blocks
+from deepinfer.plan.cache_shares import cache_shares
+from deepinfer.plan.memory import Scene
 from deepinfer.plan.types import Drafting, RankMemory, RolePlan
 from deepinfer.plan.workspace import workspace_bytes
 
@@ -54,7 +55,7 @@ class Room(Struct, frozen=True, kw_only=True):
         free = self.free_bytes + self._taken(self.now()) - self._taken(setting)
         spec = structs.replace(case.spec, scheduler=self._scheduler(setting))
         scene = structs.replace(self.scene, case=structs.replace(case, spec=spec))
-        blocks, _ = pool_blocks(scene, free, self.longest)
+        blocks = cache_shares(scene, free, self.longest).num_blocks
         tokens = self.workload.prompt_tokens + self.workload.output_tokens
         needed = tokens if case.spec.model.max_model_len == "auto" else self.longest
         if blocks * cache.padded_block_bytes > free or blocks * cache.block_tokens < needed:
@@ -108,4 +109,4 @@ class Room(Struct, frozen=True, kw_only=True):
 
 def free_bytes(memory: tuple[RankMemory, ...], role: str) -> int:
     """What the fullest rank of a role has for its cache."""
-    return min(entry.headroom_bytes + entry.item("kv_pool").num_bytes for entry in memory if entry.role == role)
+    return min(entry.headroom_bytes + entry.cache_bytes for entry in memory if entry.role == role)

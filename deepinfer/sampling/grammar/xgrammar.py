@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xgrammar
 
 from deepinfer.sampling.grammar.backend import GrammarError, Vocabulary
 from deepinfer.sampling.grammar.forced_text import forced_tokens
@@ -26,7 +25,15 @@ class Xgrammar:
     name = "xgrammar"
 
     def __init__(self, vocabulary: Vocabulary) -> None:
+        try:
+            import xgrammar
+        except ImportError as error:
+            raise GrammarError(
+                f"grammar=xgrammar needs xgrammar, which is not installed ({error}): type grammar=llguidance, or "
+                "pip install -e '.[xgrammar]'"
+            ) from error
         self.vocabulary = vocabulary
+        self._library = xgrammar
         texts = [
             b"" if token_id in vocabulary.special else vocabulary.tokenizer.token_bytes(token_id)
             for token_id in range(vocabulary.num_tokens)
@@ -41,7 +48,7 @@ class Xgrammar:
 
     def compile(self, grammar: Grammar) -> XgrammarCompiled:
         try:
-            return XgrammarCompiled(self._compiled(grammar), self.vocabulary)
+            return XgrammarCompiled(self._library, self._compiled(grammar), self.vocabulary)
         except RuntimeError as error:
             raise GrammarError(_plain(error)) from error
 
@@ -66,13 +73,14 @@ class Xgrammar:
 
 
 class XgrammarCompiled:
-    def __init__(self, compiled: Any, vocabulary: Vocabulary) -> None:
+    def __init__(self, library: Any, compiled: Any, vocabulary: Vocabulary) -> None:
+        self._library = library
         self._compiled = compiled
         self._vocabulary = vocabulary
         self.size_bytes = int(compiled.memory_size_bytes)
 
     def matcher(self) -> XgrammarMatcher:
-        return XgrammarMatcher(xgrammar.GrammarMatcher(self._compiled), self._vocabulary)
+        return XgrammarMatcher(self._library.GrammarMatcher(self._compiled), self._vocabulary)
 
 
 class XgrammarMatcher:
