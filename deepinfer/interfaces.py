@@ -52,7 +52,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None
     logprobs_mode: Literal["raw", "processed"] = "raw"
     skip_special_tokens: bool = True
-    grammar: Any = None
+    grammar: AnyGrammar | None = None
 
     def __post_init__(self) -> None:
         for name, single in (("stop", str), ("bad_words", str), ("stop_token_ids", int)):

@@ -53,7 +53,7 @@ class StepAttention:
         a, ratio = f"layers.{layer}.attn.", c.ratio(layer)
         cos, sin = (table[t : t + 1] for table in m.rope(c.max_position_embeddings, ratio > 0))
         names = ("wq_a.weight", "q_norm.weight", "wq_b.weight", "wkv.weight", "kv_norm.weight")
-        queries, keys, latent = regions.query_and_key(
+        queries, keys, latent = m.region(regions.query_and_key)(
             x_B1D, *(w[a + n] for n in names), cos, sin, c.num_attention_heads, True
         )
         self.window[layer][:, t] = keys[:, 0]

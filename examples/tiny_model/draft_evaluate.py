@@ -2,8 +2,8 @@
 
     python -m examples.tiny_model.draft_evaluate --checkpoint deepinfer/assets/v41_tiny --count 4
 
-Held-out documents whose reference answer is the model's own greedy answer; one pass gives all features, since a row's results
-do not depend on how its sequence was cut into steps. Rounds then follow each other, every block verified whole.
+The model answers held-out prompts greedily, token by token; then rounds follow each other over each answer, every block drafted
+greedily and verified whole.
 
 Legend: T tokens · F features · V vocabulary · W window · K head dim.
 """
@@ -30,9 +30,10 @@ from deepinfer.model.v41 import V41Model
 from deepinfer.ops.reference import reference
 from examples.tiny_model.data.mixture import FAMILIES, evaluation_family
 from examples.tiny_model.draft_calibrate import REPORT_FILE
-from examples.tiny_model.packing import Encoded, encode
+from examples.tiny_model.packing import EOS_ID, encode
 
 EVALUATION_SEED = 31_337
+ANSWER_TOKENS = 200
 FEW_FAMILIES = (
     "json_request",
     "json_schema",
@@ -63,23 +64,33 @@ class EngineDrafter:
         )
         self.drafter = DSparkModel(self.config, weights, reference(), **options)
 
-    def whole(self, ids_T: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Features [T, F] and the most likely next token [T] of every position."""
-        c, count = self.config, len(ids_T)
-        back = np.arange(count)[:, None] - np.arange(max(1, c.engram_max_ngram_size))
-        blocks = -(-count // self.layout.block_tokens)
+    def step(self, cache: ModelCache, ids_T: np.ndarray, first: int) -> tuple[Tensor, int]:
+        """Features of positions `first` … of a sequence, and the most likely token after the last."""
+        positions = np.arange(first, len(ids_T))
+        back = positions[:, None] - np.arange(max(1, self.config.engram_max_ngram_size))
         step = StepInput(
-            token_ids=ids_T,
-            positions=np.arange(count),
+            token_ids=ids_T[first:],
+            positions=positions,
             ngram_ids=np.where(back >= 0, ids_T[np.maximum(back, 0)], -1),
-            row_starts=np.array([0, count]),
+            row_starts=np.array([0, len(positions)]),
             state_slots=np.zeros(1, dtype=np.int64),
-            block_tables=np.arange(blocks)[None],
-            sample_rows=np.arange(count),
+            block_tables=np.arange(cache.num_blocks)[None],
+            sample_rows=np.array([len(positions) - 1]),
         )
-        cache = ModelCache(c, self.layout, num_blocks=blocks, num_slots=1)
         hidden_TD, features_TF = self.model.forward_with_features(step, cache)
-        return features_TF, self.model.logits(hidden_TD).argmax(-1)
+        return features_TF, int(self.model.logits(hidden_TD[-1:]).argmax())
+
+    def answer(self, prompt_T: np.ndarray, limit: int) -> tuple[np.ndarray, Tensor]:
+        """The prompt with its greedy continuation of up to `limit` tokens, and the features of all of it but the last token."""
+        blocks = -(-(len(prompt_T) + limit) // self.layout.block_tokens)
+        cache = ModelCache(self.config, self.layout, num_blocks=blocks, num_slots=1)
+        ids_T, features = prompt_T, []
+        while len(ids_T) < len(prompt_T) + limit and ids_T[-1] != EOS_ID:
+            first = sum(len(part) for part in features)
+            part_TF, token = self.step(cache, ids_T, first)
+            features.append(part_TF)
+            ids_T = np.append(ids_T, token)
+        return ids_T, torch.cat(features)
 
     @torch.inference_mode()
     def drafts(self, newest: int, position: int, keys: list[Tensor]) -> BlockDrafts:
@@ -98,19 +109,17 @@ class EngineDrafter:
         return self.drafter.draft(hidden_SQD, newest_S, lambda slot, logits_SV: logits_SV.argmax(-1))
 
     @torch.inference_mode()
-    def rounds(self, document: Encoded) -> list[Round] | None:
-        """None when the answer is not the model's own."""
-        ids, prompt = document.ids, document.prompt_tokens
-        features_TF, best_T = self.whole(ids)
-        if not (best_T[prompt - 1 : -1].numpy() == ids[prompt:]).all():
-            return None
-        keys = self.drafter.context_keys(features_TF, torch.arange(len(ids)))
-        found, anchor = [], prompt
-        while anchor < len(ids) - 1:
-            proposed = self.drafts(int(ids[anchor]), anchor, keys).tokens_SQ[0].numpy()
-            wanted = ids[anchor + 1 : anchor + 1 + len(proposed)]
+    def rounds(self, prompt_T: np.ndarray, limit: int) -> list[Round]:
+        """Rounds over the greedy answer; those that a limit reached too early cuts short are left out."""
+        ids_T, features_TF = self.answer(prompt_T, limit)
+        keys = self.drafter.context_keys(features_TF, torch.arange(len(features_TF)))
+        found, anchor = [], len(prompt_T)
+        while anchor < len(ids_T) - 1:
+            proposed = self.drafts(int(ids_T[anchor]), anchor, keys).tokens_SQ[0].numpy()
+            wanted = ids_T[anchor + 1 : anchor + 1 + len(proposed)]
             accepted = int((proposed[: len(wanted)] == wanted).cumprod().sum())
-            found.append(Round(accepted, len(wanted)))
+            if ids_T[-1] == EOS_ID or len(wanted) == len(proposed):
+                found.append(Round(accepted, len(wanted)))
             anchor += accepted + 1
         return found
 
@@ -120,12 +129,13 @@ def evaluate(engine: EngineDrafter, tokenizer: Tokenizer, name: str, count: int)
     result = {}
     slots = engine.config.dspark_block_size
     for key, documents in evaluation_family(name, count, EVALUATION_SEED).items():
-        encoded = [item for item in encode(tokenizer, documents) if len(item.ids) <= 2048]
-        given = [rounds for item in encoded if (rounds := engine.rounds(item)) is not None]
-        flat = [one for rounds in given for one in rounds]
+        if key.endswith("/think") and not documents[0].is_thinking:
+            continue  # plain text has one mode
+        encoded = encode(tokenizer, documents)
+        flat = [one for item in encoded for one in engine.rounds(item.ids[: item.prompt_tokens], ANSWER_TOKENS)]
         full = [one.accepted + 1 for one in flat if one.exists == slots]
         result[key] = {
-            "documents": len(given),
+            "documents": len(encoded),
             "rounds": len(flat),
             "tokens_per_round": round(float(np.mean([min(r.accepted + 1, r.exists) for r in flat])), 3)
             if flat

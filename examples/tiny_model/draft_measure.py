@@ -33,6 +33,7 @@ from examples.tiny_model.train import TOKENIZER
 SPANS = 256  # in one pass
 VERIFY_MODES = ("coupled", "rejection")
 HELD_OUT_SEED = 990_001
+MEASURED_TOKENS = 576  # decoding is lock-step, and documents beyond are few: the longer recalls, some with many tools
 
 
 class Rollout(NamedTuple):
@@ -164,7 +165,9 @@ def main(argv: Iterable[str] | None = None) -> None:
     parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--count", type=int, default=600, help="documents per family and mode")
-    parser.add_argument("--max-tokens", type=int, default=576, help="of a prompt and its longest continuation")
+    parser.add_argument(
+        "--max-tokens", type=int, default=MEASURED_TOKENS, help="of a prompt and its longest continuation"
+    )
     parser.add_argument("--processes", type=int, default=12)
     arguments = parser.parse_args(list(argv) if argv is not None else None)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

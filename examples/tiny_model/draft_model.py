@@ -97,9 +97,9 @@ class DraftModel:
         self, weights: dict[str, Tensor], a: str, u: Tensor, cos: Tensor, sin: Tensor, context: Tensor, seen: Tensor
     ) -> Tensor:
         """Queries of a block see the window before its anchor and all of the block's own keys."""
-        c, (spans, anchors) = self.config, seen.shape[:2]
+        c, model, (spans, anchors) = self.config, self.target.model, seen.shape[:2]
         names = ("wq_a.weight", "q_norm.weight", "wq_b.weight", "wkv.weight", "kv_norm.weight")
-        queries, keys, _ = regions.query_and_key(
+        queries, keys, _ = model.region(regions.query_and_key)(
             u, *(weights[a + n] for n in names), cos, sin, c.num_attention_heads, True
         )
         dim, shape = queries.shape[-1], (spans, anchors, self.slots, c.num_attention_heads)

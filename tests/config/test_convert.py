@@ -123,7 +123,7 @@ BAD = [
         "it belongs to speculation=dspark",
         "speculation=dspark speculation.verify=coupled",
     ),
-    ("grammar.compile_timeout_s", 3, "llguidance or xgrammar", "grammar=llguidance grammar.compile_timeout_s=3"),
+    ("replay.keep_tokens", 300, "mask or compact", "replay=mask replay.keep_tokens=300"),
     ("speculation.kind", "dsparc", "no such kind", "speculation=dspark"),
     ("speculation.kind", None, "no kind is given", ""),
     ("speculation.kind", False, "found false", ""),

@@ -1,5 +1,6 @@
 """The counter that the engine calls: compilation beside it, masks for every row, committed tokens, failures of one request."""
 
+import importlib.util
 import threading
 import time
 
@@ -253,3 +254,13 @@ def test_a_late_backend_is_made_once_by_the_first_compilation(make_desk, llguida
     for number in range(4):
         desk.start(number, params(Regex("a" * (number + 1))))
     assert until_ready(desk, 4) == dict.fromkeys(range(4)) and made == [True]
+
+
+def test_a_backend_that_is_not_installed_is_the_reason(make_desk, vocabulary) -> None:
+    if importlib.util.find_spec("xgrammar") is not None:
+        pytest.skip("xgrammar is installed")
+    from deepinfer.sampling.grammar.xgrammar import Xgrammar
+
+    desk = make_desk(LateBackend("xgrammar", lambda: Xgrammar(vocabulary)))
+    desk.start(1, params(Regex("a")))
+    assert "pip install -e '.[xgrammar]'" in (until_ready(desk)[1] or "")
