@@ -9,7 +9,6 @@ NOT_BUILT: dict[str, tuple[str | int, ...]] = {
     "task.kind": ("serve", "chat", "simulate", "run_batch"),
     "hardware.kind": ("cuda", "ascend"),
     "deploy.kind": ("disaggregated",),
-    "replay.kind": ("mask", "compact"),
     "executor.kind": ("distributed",),
     "kernels.kind": ("triton", "deepseek"),
 }
@@ -18,7 +17,6 @@ INSTEAD = {  # what to type in place of an entry's value
     "task.kind": "deepinfer plan …",
     "hardware.kind": "hardware=cpu",
     "deploy.kind": "deploy=colocated",
-    "replay.kind": "replay=none",
     "executor.kind": "executor=local",
     "kernels.kind": "kernels=auto",
 }

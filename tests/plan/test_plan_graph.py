@@ -42,7 +42,7 @@ def test_every_part_of_the_default_engine_exists(plan_of: PlanOf) -> None:
 
 def test_options_bring_their_parts(plan_of: PlanOf) -> None:
     nodes = {node.name: node for node in plan_of(*EVERYTHING).graph}
-    assert nodes["drafter"].settings == {"depth": 5, "verify": "auto"}
+    assert nodes["drafter"].settings == {"depth": 5, "verify": "auto", "back_off": True, "cost_curve": "measured"}
     assert nodes["verifier"].implementation.endswith(":CoupledVerifier")
     assert nodes["verifier"].runner_up == "rejection"
     assert nodes["grammar"].option == "grammar=llguidance"
@@ -56,7 +56,7 @@ def test_an_executor_chosen_by_auto_has_the_settings_of_its_option(plan_of: Plan
         data = yaml.safe_load((folder / f"{kind}.yaml").read_text())
         assert settings == {key: value for key, value in data.items() if key != "kind"}
     (node,) = [node for node in plan_of("hardware=virtual", *TINY).graph if node.name == "executor"]
-    assert node.settings == {"step_time_s": 0.001}
+    assert node.settings == {"step_time_s": 0.001, "acceptance": 0.8}
 
 
 def test_parts_without_code_are_marked(plan_of: PlanOf) -> None:

@@ -10,9 +10,9 @@ import torch
 
 from deepinfer.model.checkpoint.reader import open_checkpoint
 from deepinfer.model.checkpoint.weights import load_weights
-from examples.tiny_model import card, draft_calibrate, draft_export
+from examples.tiny_model import card, draft_calibrate, draft_export, export
 from examples.tiny_model.draft_target import CHECKPOINT
-from examples.tiny_model.parameters import initial_draft_weights
+from examples.tiny_model.parameters import initial_draft_weights, initial_weights
 from examples.tiny_model.released_names import DRAFT
 from examples.tiny_model.state import save_state
 from examples.tiny_model.straight_through import quantised_weight
@@ -89,6 +89,21 @@ def test_export_replaces_the_drafter_alone(blocks, tmp_path):
         (checkpoint / "draft_calibration.json").read_text()
     ) == file
     assert "| coupled, temperature 0 |" in card.drafter_text(checkpoint, record)
+
+
+def test_an_export_of_the_trunk_can_take_a_trained_drafter_along(tmp_path):
+    config = open_checkpoint(CHECKPOINT).config
+    trunk = initial_weights(config, 1, torch.device("cpu"))
+    draft = initial_draft_weights(config, trunk, 4)
+    save_state(tmp_path / "run", "weights", trunk | {"bias_LE": torch.zeros(6, 8)}, {"steps": 1, "arguments": {}})
+    save_state(tmp_path / "drafter", "weights", draft | {"bias_LE": torch.zeros(2, 4)}, {"steps": 2})
+    (tmp_path / "drafter" / "draft_calibration.json").write_text("{}")
+    export.export(tmp_path / "run", tmp_path / "model", tmp_path / "drafter")
+    loaded = load_weights(open_checkpoint(tmp_path / "model"))
+    name = "mtp.1.attn.wkv.weight"
+    assert torch.equal(loaded[name], quantised_weight(name, draft[name]))
+    assert (tmp_path / "model" / "draft_calibration.json").is_file()
+    assert json.loads((tmp_path / "model" / "training.json").read_text())["draft_module"]["steps"] == 2
 
 
 def test_the_shipped_drafter_has_a_calibration_for_every_pair():

@@ -104,7 +104,7 @@ def test_balance_names_the_ratio_that_it_assumes(plan_of: PlanOf):
     [
         ((), "this version runs it"),
         (("hardware=h200", "model=v41_tiny"), "no code yet for hardware of kind cuda"),
-        (("speculation=dspark", "cache=prefix"), "no code yet for speculation=dspark, cache=prefix"),
+        (("speculation=dspark", "cache=prefix"), "this version runs it"),
         (("parallel=dp2",), "parallel: 2 ranks"),
     ],
 )
