@@ -20,6 +20,7 @@ class ToyPrefixExecutor(ToyExecutor):
         self.saved_rings = np.full((num_snapshots, self.ring_slots), POISON, dtype=np.int64)
         self.saved_tails = np.full((num_snapshots, self.tail_slots), POISON, dtype=np.int64)
         self.saves: dict[tuple[int, int], list[int]] = {}  # slot, boundary → snapshots that this step fills
+        self.num_poisoned_snapshots = 0
         self.rewritten = 0  # rows that left a shared block alone
 
     def submit(self, plan: StepPlan) -> None:
@@ -34,6 +35,13 @@ class ToyPrefixExecutor(ToyExecutor):
         for (slot, boundary), snapshots in self.saves.items():
             if (slot, boundary) in within:  # the boundary is the end of the step: nothing after it was written
                 self._save(slot, snapshots)
+
+    def poison(self, blocks: np.ndarray, slot: int) -> None:
+        snapshot = slot - self.limits.max_num_seqs
+        if snapshot >= 0:
+            self.saved_rings[snapshot], self.saved_tails[snapshot] = POISON, POISON
+            self.num_poisoned_snapshots += 1
+        super().poison(blocks, slot if snapshot < 0 else -1)
 
     def _write(self, step: StepInput, row: int, slot: int, table: np.ndarray, *, in_ring: bool) -> None:
         size, position, token = self.limits.block_tokens, int(step.positions[row]), int(step.token_ids[row])

@@ -8,6 +8,7 @@ used first.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,9 +18,12 @@ NONE = -1
 class SnapshotPool:
     """Snapshots 0 … size - 1, and which block each is for. A size of 0 keeps none."""
 
-    def __init__(self, size: int, num_blocks: int) -> None:
+    def __init__(
+        self, size: int, num_blocks: int, on_freed: Callable[[int], None] = lambda snapshot: None
+    ) -> None:
+        """`on_freed(snapshot)` hears of every one that nobody may read any more, before it is reserved anew."""
         assert size >= 0
-        self.size = size
+        self.size, self.on_freed = size, on_freed
         self._of_block = np.full(num_blocks, NONE, dtype=np.int32)
         self._block_of = np.full(size, NONE, dtype=np.int64)
         self._pins = np.zeros(size, dtype=np.int32)
@@ -60,7 +64,7 @@ class SnapshotPool:
     def drop(self, snapshot: int) -> None:
         """A reserved snapshot was not written, or is not wanted."""
         assert self._block_of[snapshot] == NONE
-        self._free.append(snapshot)
+        self._free_one(snapshot)
 
     def of(self, block: int) -> int | None:
         """The snapshot that is kept for the end of `block`."""
@@ -83,7 +87,7 @@ class SnapshotPool:
         if self._pins[snapshot]:
             return
         if self._block_of[snapshot] == NONE:
-            self._free.append(snapshot)
+            self._free_one(snapshot)
         else:
             self._idle[snapshot] = None
 
@@ -102,4 +106,8 @@ class SnapshotPool:
         self._block_of[snapshot] = NONE
         if not self._pins[snapshot]:
             del self._idle[snapshot]
-            self._free.append(snapshot)
+            self._free_one(snapshot)
+
+    def _free_one(self, snapshot: int) -> None:
+        self.on_freed(snapshot)
+        self._free.append(snapshot)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepinfer.engine.build_grammar import build_grammar
+from deepinfer.engine.build_grammar import build_grammar, why_no_grammar
 from deepinfer.engine.build_model import checkpoint_folder, load_model
 from deepinfer.engine.build_prefix import build_prefix
 from deepinfer.engine.build_speculation import build_lengths, build_speculation, decode_state
@@ -99,7 +99,13 @@ def build_graph(plan: Plan, *, poison_freed: bool = False) -> EngineGraph:
         sampler=sampler,
         executor=executor,
         engine=Engine(
-            executor, limits, lengths=lengths, prefix=build_prefix(plan), grammar=grammar, poison_freed=poison_freed
+            executor,
+            limits,
+            lengths=lengths,
+            prefix=build_prefix(plan),
+            grammar=grammar,
+            no_grammar=why_no_grammar(plan),
+            poison_freed=poison_freed,
         ),
         warm_up_s=warm_up_s,
         notices=(*speculation.notices, *notices),
@@ -122,6 +128,7 @@ def limits_of(plan: Plan) -> EngineLimits:
         watchdog_s=scheduler.watchdog_s,
         async_depth=scheduler.async_depth,
         draft_depth=plan.drafting.depth,
+        replay=plan.numerics.replay,
         replay_keep=plan.numerics.replay_keep_tokens,
     )
 
@@ -145,6 +152,7 @@ def _simulated(plan: Plan, limits: EngineLimits, poison_freed: bool) -> EngineGr
         limits,
         lengths=lengths,
         prefix=build_prefix(plan),
+        no_grammar=why_no_grammar(plan),
         poison_freed=poison_freed,
         clock=executor.clock.now,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from deepinfer.engine.unbuilt import is_simulated
 from deepinfer.sampling.grammar.backend import LateBackend, Vocabulary
 from deepinfer.sampling.grammar.desk import GrammarDesk
 
@@ -23,3 +24,12 @@ def build_grammar(plan: Plan, tokenizer: BpeTokenizer | None) -> GrammarDesk | N
     module, _, name = node.implementation.partition(":")
     backend = LateBackend(node.option.partition("=")[2], lambda: getattr(import_module(module), name)(vocabulary))
     return GrammarDesk(backend, vocabulary, compile_timeout_s=float(node.settings["compile_timeout_s"]))
+
+
+def why_no_grammar(plan: Plan) -> str:
+    """Why an engine without grammars has none, for whoever asks for one."""
+    if all(node.name != "grammar" for node in plan.graph):
+        return "this engine was built without grammars (grammar=none): type grammar=llguidance"
+    if is_simulated(plan):
+        return "a simulation invents tokens, and nothing would enforce a grammar: leave it out, or type executor=local"
+    return "a grammar speaks of texts, and this model has no tokenizer.json"

@@ -20,4 +20,7 @@ class TimedExecutor(Executor, Protocol):
         """Build what sampling with these valid parameters needs; raises ParamsError. `admit` cannot fail afterwards."""
 
     def poison(self, blocks: np.ndarray, slot: int) -> None:
-        """Fill freed blocks and the state of a freed slot (-1: of none) with NaN bytes, so that a stale read shows."""
+        """Fill freed blocks and the state of a freed slot with NaN bytes, so that a stale read shows.
+
+        Slot -1 is none; behind the slots of sequences lie those of snapshots.
+        """

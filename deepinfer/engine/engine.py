@@ -22,7 +22,7 @@ from deepinfer.engine.booking import Committed
 from deepinfer.engine.device import TimedExecutor
 from deepinfer.engine.events import TokenEvent
 from deepinfer.engine.grammar_line import GrammarLine
-from deepinfer.engine.limits import EngineLimits, RequestRefused, check_prompt, max_total_tokens
+from deepinfer.engine.limits import EngineLimits, RequestRefused, check_prompt, check_prompt_logprobs, max_total_tokens
 from deepinfer.engine.prompt_progress import PromptProgress
 from deepinfer.engine.scheduler import Scheduler
 from deepinfer.engine.seeds import SeedSource, sequence_key
@@ -48,19 +48,20 @@ class Engine:
         lengths: VerifyLengths | None = None,
         prefix: PrefixCache | None = None,
         grammar: GrammarDesk | None = None,
+        no_grammar: str = "this engine was built without grammars (grammar=none): type grammar=llguidance",
         seed_entropy: int | None = None,
         poison_freed: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`prefix` None: nothing is kept for later requests. `seed_entropy` makes the seeds of requests without one repeatable.
-        `poison_freed` is for tests."""
+        """`prefix` None: nothing is kept for later requests. `no_grammar` is told to who asks for a grammar where there is no
+        `grammar`. `seed_entropy` makes the seeds of requests without one repeatable. `poison_freed` is for tests."""
         self.limits = limits
         self.executor = executor
         on_freed = {"on_freed": executor.poison} if poison_freed else {}
         self.scheduler = Scheduler(limits, lengths=lengths, prefix=prefix, **on_freed)
-        self.grammars = GrammarLine(grammar)
+        self.grammars = GrammarLine(grammar, no_grammar)
         self._seeds = SeedSource(seed_entropy)
-        self._clock = clock
+        self.clock = clock
         self._totals = Totals(limits.draft_depth)
         self._pending: list[TokenEvent] = []  # ends that no step brings: aborts
         self._flying: ScheduledStep | None = None  # sampled, not collected
@@ -84,6 +85,7 @@ class Engine:
             validate(params, self.limits.vocab_size, self.limits.max_model_len, len(prompt))
             if params.logit_bias:  # the caller's dict, which may change while the request waits
                 params = msgspec.structs.replace(params, logit_bias=dict(params.logit_bias))
+            check_prompt_logprobs(len(prompt), params, self.limits)
             length_end = max_total_tokens(len(prompt), params, self.limits)
             self.grammars.prepare(params)
             self.executor.prepare(params)
@@ -101,7 +103,7 @@ class Engine:
                 params=params,
                 seed=sequence_key(seed, n_index),
                 priority=priority,
-                arrival_s=self._clock(),
+                arrival_s=self.clock(),
                 cache_salt=cache_salt,
             )
             if not self.grammars.hold(request, length_end, stop_ids):
@@ -137,7 +139,7 @@ class Engine:
 
     def step(self) -> list[TokenEvent]:
         """Run one step and return what it, or at depth 1 the one before it, brought: one event a sequence at most."""
-        started_s = self._clock()
+        started_s = self.clock()
         events, self._pending = self._pending, []
         self._admit_compiled(events)
         scheduled = self.scheduler.schedule() if self.scheduler.unfinished else None
@@ -152,7 +154,7 @@ class Engine:
             self._flying = scheduled
         if not self.limits.async_depth:
             events += self._settle()
-        self._totals.step_s += self._clock() - started_s
+        self._totals.step_s += self.clock() - started_s
         return events
 
     def stats(self) -> EngineStats:

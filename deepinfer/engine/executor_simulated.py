@@ -24,6 +24,7 @@ from deepinfer.interfaces import (
     Verified,
     VerifyRows,
 )
+from deepinfer.sampling.params import ParamsError
 
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
 
@@ -88,7 +89,12 @@ class SimulatedExecutor:
         return output
 
     def prepare(self, params: SamplingParams) -> None:
-        """Parameters change nothing here."""
+        """Tokens are invented whatever the parameters are; raises ParamsError for what comes of probabilities."""
+        asked = {name: getattr(params, name) for name in ("logprobs", "prompt_logprobs")}
+        found = [f"{name}={value}" for name, value in asked.items() if value is not None]
+        if found:
+            why = "a simulation invents tokens, and there are no probabilities to tell"
+            raise ParamsError([f"{' and '.join(found)}: {why}; leave it out, or type executor=local"])
 
     def admit(self, slot: int, request: Request, length_end: int) -> None:
         self._keys[slot] = request.seed

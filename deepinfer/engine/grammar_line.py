@@ -27,10 +27,11 @@ class Held:
 
 
 class GrammarLine:
-    """`desk` None: no request may bring a grammar."""
+    """`desk` None: no request may bring a grammar, and `no_grammar` says why."""
 
-    def __init__(self, desk: GrammarDesk | None) -> None:
+    def __init__(self, desk: GrammarDesk | None, no_grammar: str) -> None:
         self._desk = desk
+        self._no_grammar = no_grammar
         self._held: dict[int, Held] = {}
         self._num_attached = 0
 
@@ -47,7 +48,7 @@ class GrammarLine:
         if params.grammar is None:
             return
         if self._desk is None:
-            raise ParamsError(["this engine was built without grammars (grammar=none): type grammar=llguidance"])
+            raise ParamsError([self._no_grammar])
         self._desk.prepare(params)
 
     def hold(self, request: Request, length_end: int, stop_ids: list[int]) -> bool:

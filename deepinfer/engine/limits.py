@@ -16,6 +16,7 @@ OPTIONAL = (
     "watchdog_s",
     "async_depth",
     "draft_depth",
+    "replay",
     "replay_keep",
 )  # fields that may be zero or empty
 
@@ -39,6 +40,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     watchdog_s: float = 60.0  # 0 turns it off
     async_depth: int = 0  # steps that are scheduled ahead of their predecessor's results
     draft_depth: int = 0  # drafts of a sequence at a time; 0: nothing is drafted
+    replay: str = "none"  # the option that says so: none, mask or compact
     replay_keep: int = 0  # last tokens of a prompt that the later layers see; 0: all
 
     def __post_init__(self) -> None:
@@ -73,6 +75,17 @@ def check_prompt(prompt_ids: object, vocab_size: int) -> np.ndarray:
             + (f" ({bad.size} such ids)" if bad.size > 1 else "")
         )
     return ids.astype(np.int64)
+
+
+def check_prompt_logprobs(num_prompt: int, params: SamplingParams, limits: EngineLimits) -> None:
+    """Raises RequestRefused where log probabilities are asked of prompt tokens that the later layers never see."""
+    if params.prompt_logprobs is None or not 0 < limits.replay_keep < num_prompt:
+        return
+    raise RequestRefused(
+        f"prompt_logprobs={params.prompt_logprobs} of a prompt of {num_prompt} tokens: with replay={limits.replay} the later "
+        f"layers see its last {limits.replay_keep} only, and there is nothing to tell of the tokens before them; type "
+        "prompt_logprobs=None, or replay=none"
+    )
 
 
 def max_total_tokens(num_prompt: int, params: SamplingParams, limits: EngineLimits) -> int:

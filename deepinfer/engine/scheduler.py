@@ -66,7 +66,7 @@ class Scheduler:
         are kept.
 
         `on_freed(blocks, slot)` hears of all that a sequence gives back, before anyone else can own it; slot -1: of blocks
-        whose sequence left earlier.
+        whose sequence left earlier; slot `max_num_seqs` + i: of snapshot i.
         """
         assert (lengths is not None) == (limits.draft_depth > 0), "drafts need someone who says how many are checked"
         self.limits = limits
@@ -75,6 +75,7 @@ class Scheduler:
         self.prefix = None if prefix is None else PrefixAdmission(prefix, self.table, limits)
         if prefix is not None:
             prefix.on_evicted = lambda blocks: on_freed(blocks, NO_ID)
+            prefix.snapshots.on_freed = lambda snapshot: on_freed(_NOBODY, limits.max_num_seqs + snapshot)
         self.slots = IndexPool(limits.max_num_seqs)
         self.line = WaitingLine()
         self.counts = Counts()

@@ -46,45 +46,49 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Feature:
-    """`acted` looks at the counters of a run; `base` are overrides that the run without the feature has as well."""
+    """`acted` looks at what a run left; `base` are overrides that the run without the feature has as well."""
 
     overrides: tuple[str, ...]
-    acted: Callable[[EngineStats, EngineGraph], bool]
+    acted: Callable[[Ran], bool]
     base: tuple[str, ...] = ()
     grammar: bool = False  # the requests bring one, with the feature and without
     preempts: bool = False  # now and then the newest running answer loses its place
 
 
-def accepted_and_rejected(stats: EngineStats, _: EngineGraph) -> bool:
-    return 0 < sum(stats.accepted_at) < sum(stats.checked_at)
+def accepted_and_rejected(ran: Ran) -> bool:
+    return 0 < sum(ran.stats.accepted_at) < sum(ran.stats.checked_at)
+
+
+def saved(ran: Ran) -> bool:
+    return ran.stats.prefix is not None and ran.stats.prefix.saved_tokens > 0
 
 
 FEATURES = {
     "dspark": Feature(("speculation=dspark", "speculation.cost_curve=none", *DRAFTED), accepted_and_rejected),
     "fixed": Feature(("speculation=dspark_fixed", "speculation.verify_length=3", *DRAFTED), accepted_and_rejected),
     "ngram": Feature(("speculation=ngram", *DRAFTED), accepted_and_rejected),
-    "ahead": Feature(("scheduler.async_depth=1",), lambda stats, _: stats.steps_ahead > stats.steps // 2),
-    "snapshot": Feature(("cache=prefix",), lambda stats, _: stats.prefix.saved_tokens > 0),
-    "replayed": Feature(("cache=prefix", "replay.on_hit=exact"), lambda stats, _: stats.prefix.saved_tokens > 0),
+    "ahead": Feature(("scheduler.async_depth=1",), lambda ran: ran.stats.steps_ahead > ran.stats.steps // 2),
+    "snapshot": Feature(("cache=prefix",), saved),
+    "replayed": Feature(("cache=prefix", "replay.on_hit=exact"), saved),
     "chunks": Feature(
         ("scheduler.max_prefill_tokens=50", "scheduler.max_num_batched_tokens=70"),
-        lambda stats, _: stats.steps > stats.prefill_rows / 70 + ANSWER_TOKENS,
+        lambda ran: ran.prompt_steps > LONG_TOKENS // 70,
     ),
     "preemption": Feature(
-        (), lambda stats, _: stats.preemptions > 2 and stats.recomputed_tokens > LONG_TOKENS, preempts=True
+        (), lambda ran: ran.stats.preemptions > 2 and ran.stats.recomputed_tokens > LONG_TOKENS, preempts=True
     ),
     "grammar": Feature(
-        ("grammar=llguidance",), lambda stats, _: stats.finished["stop"] > 0, ("grammar=llguidance",), True
+        ("grammar=llguidance",), lambda ran: ran.stats.finished["stop"] > 0, ("grammar=llguidance",), True
     ),
     "compact": Feature(
         ("replay=compact",),
-        lambda stats, graph: graph.plan.numerics.replay == "compact",
+        lambda ran: ran.graph.plan.numerics.replay == "compact",
         ("replay=mask",),
     ),
     "reference": Feature(
-        ("kernels=reference",), lambda _, graph: {choice.backend for choice in graph.plan.ops} == {"reference"}
+        ("kernels=reference",), lambda ran: {choice.backend for choice in ran.graph.plan.ops} == {"reference"}
     ),
-    "reproducible": Feature(("sampling=reproducible",), lambda _, graph: graph.plan.numerics.reproducible),
+    "reproducible": Feature(("sampling=reproducible",), lambda ran: ran.graph.plan.numerics.reproducible),
 }
 EXCLUSIVE = ({"dspark", "fixed", "ngram"}, {"snapshot", "replayed"})  # options of one group
 LOSSY = {"compact", "reproducible"}  # bounded replay is refused with reproducible, by name
@@ -97,6 +101,16 @@ class Answer:
     tokens: list[int]
     reason: str | None
     logprobs: list[tuple]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run: what came of it, and what shows which features acted."""
+
+    answers: list[Answer]
+    stats: EngineStats
+    graph: EngineGraph
+    prompt_steps: int  # steps with rows of prompts
 
 
 @cache
@@ -140,9 +154,7 @@ def settings(temperature: float) -> list[SamplingParams]:
     return [SamplingParams(**drawn, seed=seed, logprobs_mode=mode) for seed, mode in ((3, "raw"), (4, "processed"))]
 
 
-def run(
-    overrides: tuple[str, ...], temperature: float, *, grammar: bool, preempts: bool = False
-) -> tuple[list[Answer], EngineStats, EngineGraph]:
+def run(overrides: tuple[str, ...], temperature: float, *, grammar: bool, preempts: bool = False) -> Ran:
     """Two waves, the second while the first still answers; what it shares with it is then in the cache."""
     spec = load(*_once((*SMALL, *overrides)))
     graph = build_graph(resolve(spec, probe(spec)), poison_freed=True)
@@ -153,22 +165,28 @@ def run(
         raw, processed = (changed(p, grammar=JsonSchema(schema=SCHEMA), **limits) for p in (raw, processed))
     waves = [("long", "json"), ("other", "story", "tool")]
     got: dict[int, Answer] = {}
+    prompt_rows = []  # so far, after each step
+
+    def step() -> None:
+        _hear(engine.step(), got)
+        prompt_rows.append(engine.stats().prefill_rows)
+
     for wave in waves:
         for number, name in enumerate(wave):
             (request_id,) = engine.submit(np.array(prompts()[name]), (raw, processed)[number % 2])
             got[request_id] = Answer([], None, [])
         while engine.has_work and not all(answer.tokens for answer in got.values()):
-            _hear(engine.step(), got)
+            step()
     for steps in count(1):
         if not engine.has_work:
             break
-        _hear(engine.step(), got)
+        step()
         running = engine.scheduler._decoding
         if preempts and steps % PREEMPT_EVERY == 0 and len(running) and engine.stats().preemptions < PREEMPTIONS:
             engine.scheduler._preempt(int(running[-1]))
     stats = engine.stats()
     engine.close()
-    return list(got.values()), stats, graph
+    return Ran(list(got.values()), stats, graph, len(set(prompt_rows) - {0}))
 
 
 def _hear(events: list, got: dict[int, Answer]) -> None:

@@ -17,7 +17,7 @@ PAIRS = [pair for pair in combinations(FEATURES, 2) if may_meet(pair)]
 
 @cache
 def without(base: tuple[str, ...], temperature: float, grammar: bool) -> list[Answer]:
-    return run(base, temperature, grammar=grammar)[0]
+    return run(base, temperature, grammar=grammar).answers
 
 
 def test_the_workload_is_past_every_cut() -> None:
@@ -36,10 +36,10 @@ def test_a_pair_of_features_changes_nothing(names: tuple[str, str], temperature:
     grammar = any(feature.grammar for feature in features)
     overrides = [o for feature in features for o in feature.overrides]
     preempts = any(feature.preempts for feature in features)
-    got, stats, graph = run((*base, *overrides), temperature, grammar=grammar, preempts=preempts)
+    ran = run((*base, *overrides), temperature, grammar=grammar, preempts=preempts)
     wanted = without(base, temperature, grammar)
-    for one, two in zip(got, wanted, strict=True):
+    for one, two in zip(ran.answers, wanted, strict=True):
         assert one.tokens == two.tokens and one.reason == two.reason
         assert one.logprobs == two.logprobs
     for name, feature in zip(names, features):
-        assert feature.acted(stats, graph), f"{name} did not act: {stats}"
+        assert feature.acted(ran), f"{name} did not act: {ran.prompt_steps} steps with prompt rows, {ran.stats}"
