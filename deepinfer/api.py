@@ -9,30 +9,23 @@ Threads may share one LLM: its calls take turns at the engine, step by step, and
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from deepinfer.interfaces import SamplingParams
-from deepinfer.sampling.collector import Collector, EngineLike, Ticket
-from deepinfer.sampling.interrupt import DeferredInterrupt
-from deepinfer.sampling.outputs import Completion, RequestOutput, StreamEvent, Timings, failed
+from deepinfer.sampling.outputs import Completion, RequestOutput, StreamEvent, Timings
 from deepinfer.sampling.params import asked_sampling, from_config
 from deepinfer.sampling.tokenizer import BpeTokenizer
 from deepinfer.serving.call_arguments import all_overrides, as_conversations, as_prompts, one_each
 from deepinfer.serving.chat_checks import check_options
-from deepinfer.serving.chat_events import chat_events
-from deepinfer.serving.jobs import Desk, Job, Prompt, is_conversation
+from deepinfer.serving.jobs import Desk, Job, Prompt, check_salt, is_conversation
+from deepinfer.serving.turns import Turns
 
 if TYPE_CHECKING:
     from deepinfer.plan.types import Plan
+    from deepinfer.sampling.collector import EngineLike
 
 __all__ = ["LLM", "Completion", "RequestOutput", "SamplingParams", "StreamEvent", "Timings"]
-
-_Waiting = deque[tuple[Job, Ticket | RequestOutput]]
-_IN_FLIGHT = 1024  # prompts handed to the engine before the first result is out; it queues what does not fit
 
 
 class LLM:
@@ -50,6 +43,7 @@ class LLM:
         from deepinfer.config.compose import load_with_choices
         from deepinfer.config.facts import probe
         from deepinfer.engine.unbuilt import refuse_to_run
+        from deepinfer.plan.prerequisites import missing_libraries
         from deepinfer.plan.require import missing
         from deepinfer.plan.resolve import resolve
 
@@ -57,7 +51,7 @@ class LLM:
         spec, choices = load_with_choices(*overrides)
         facts = probe(spec)
         plan = resolve(spec, facts, choices)
-        refuse_to_run(plan, spec, missing(plan, facts))
+        refuse_to_run(plan, spec, missing(plan, facts), missing_libraries(plan, facts.machine))
         self._open(plan)
         self.asked = asked_sampling(overrides)
 
@@ -101,34 +95,50 @@ class LLM:
             eos_token_ids=engine.limits.eos_token_ids,
             grammar=grammar,
         )
-        self._collector = Collector(engine, tokenizer)
-        self._lock = threading.RLock()
-        self._unusable = ""
+        self._turns = Turns(engine, tokenizer, self.desk)
         self._notices = []
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Seconds: the machine's time, or of a simulation its own."""
+        return self.engine.clock
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether blocks of ended requests serve later ones (cache=prefix)."""
+        return self.engine.stats().prefix is not None
 
     def take_notices(self) -> list[str]:
         """What the user should know of how the engine was built and runs, each sentence once."""
-        with self._lock:
+        with self._turns.lock:
             notices, self._notices = self._notices + self.engine.take_notices(), []
         return notices
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        cache_salt: str = "",
     ) -> list[RequestOutput]:
         """Run prompts and return one result for each, in their order; a prompt that cannot run gives a result with `error`.
 
         A str is raw text, put after the BOS token; a list of ints is taken as it is. `params` holds for all, or is a list
         with one for each; None takes the configuration's `sampling` group. {"prompt": str} and {"prompt_token_ids": [int]}
-        are prompts too. Ctrl-C aborts what runs; the LLM stays usable. Raises ValueError where the params for all are wrong.
+        are prompts too. With cache=prefix, cached prefixes are shared within one `cache_salt` only. Ctrl-C aborts what runs;
+        the LLM stays usable. Raises ValueError where the params for all are wrong.
         """
+        check_salt(cache_salt)
         batch = as_prompts(prompts)
         each = self._one_each(params, len(batch))
-        return list(self.run(self.desk.text(prompt, one) for prompt, one in zip(batch, each)))
+        return list(self.run(self.desk.text(prompt, one, cache_salt=cache_salt) for prompt, one in zip(batch, each)))
 
     def chat(
         self,
         messages: str | Sequence[dict[str, Any]] | Sequence[Sequence[dict[str, Any]]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        cache_salt: str = "",
         **options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation or a list of them, rendered in V4.1's chat format.
@@ -137,58 +147,48 @@ class LLM:
         `message` is the answer taken apart. The format has a temperature and top_p of its own; they hold where `params` is
         None and no override named these keys. `notices` say what it overrode or recommends, and what nothing enforces.
         """
+        check_salt(cache_salt)
         check_options(**options)
         batch = as_conversations(messages)
         each = self._one_each(params, len(batch))
-        options["asked"] = self._asked(params)
+        options |= {"asked": self._asked(params), "cache_salt": cache_salt}
         return list(self.run(self.desk.chat(chat, one, **options) for chat, one in zip(batch, each)))
 
     def stream(
-        self, prompt: Prompt | Sequence[dict[str, Any]], params: SamplingParams | None = None, **options: Any
+        self,
+        prompt: Prompt | Sequence[dict[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        cache_salt: str = "",
+        **options: Any,
     ) -> Iterator[StreamEvent]:
         """The answers to one prompt as they grow. Leaving the iterator early aborts the request.
 
         A list of messages is a conversation, as in `chat`, and so are `options`; what it cannot render raises ValueError.
         """
+        check_salt(cache_salt)
         (one,) = self._one_each(params, 1)
         if not is_conversation(prompt):
             if options:
                 raise ValueError(
                     f"{', '.join(options)} shape a chat: give a list of messages instead of {prompt!r:.80}"
                 )
-            return self.stream_job(self.desk.text(cast(Prompt, prompt), one))
+            return self.stream_job(self.desk.text(cast(Prompt, prompt), one, cache_salt=cache_salt))
         check_options(**options)
-        return self.stream_job(self.desk.chat(prompt, one, asked=self._asked(params), **options))
+        options |= {"asked": self._asked(params), "cache_salt": cache_salt}
+        return self.stream_job(self.desk.chat(prompt, one, **options))
 
     def run(self, jobs: Iterable[Job]) -> Iterator[RequestOutput]:
         """Results in the order of the jobs, as soon as they and all before them are there; jobs are read as they are needed."""
-        waiting: _Waiting = deque()  # every ticket there is, even if Ctrl-C comes at once
-        todo = iter(jobs)
-        try:
-            while True:
-                for job in itertools.islice(todo, _IN_FLIGHT - len(waiting)):
-                    self._submit(job, waiting)
-                if not waiting:
-                    return
-                job, ticket = waiting[0]
-                if isinstance(ticket, Ticket):
-                    self._advance(ticket)
-                yield self._result(*waiting.popleft())
-        finally:
-            self._drop(ticket for _, ticket in waiting)
+        return self._turns.run(jobs)
 
     def stream_job(self, job: Job) -> Iterator[StreamEvent]:
         """The events of one job, which the first `next` starts."""
-        self._check_usable()
-        events = self._events(job)
-        return events if job.chat is None else chat_events(self.desk, job, job.chat.notices, events)
+        return self._turns.stream(job)
 
     def close(self) -> None:
         """Free what the engine holds; running calls and later ones fail. Closing twice is fine."""
-        with self._lock:
-            if self._unusable != "closed":
-                self._unusable = "closed"
-                self.engine.close()
+        self._turns.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -202,70 +202,3 @@ class LLM:
     def _asked(self, params: SamplingParams | Sequence[SamplingParams] | None) -> frozenset[str]:
         """What the chat format must leave alone: all of what a caller hands over, and of the defaults what was chosen."""
         return self.asked if params is None else frozenset(SamplingParams.__struct_fields__)
-
-    def _submit(self, job: Job, waiting: _Waiting, *, streaming: bool = False) -> None:
-        """Hand a job to the engine and put its ticket into `waiting`, both or neither."""
-        with DeferredInterrupt(), self._lock:
-            self._check_usable()
-            try:
-                if job.error:
-                    raise ValueError(job.error)
-                ticket = self._collector.submit(job.prompt_ids, job.params, streaming=streaming)
-            except ValueError as error:
-                waiting.append((job, failed(str(error), job.prompt_ids)))
-            else:
-                waiting.append((job, ticket))
-
-    def _advance(self, ticket: Ticket, *, until_news: bool = False) -> None:
-        """Step the engine until this ticket is done, or has news. The lock is free between steps."""
-        with DeferredInterrupt() as interrupt:
-            while not (ticket.done or (until_news and ticket.news)):
-                with self._lock:
-                    self._check_usable()
-                    if not ticket.done:
-                        self._step()
-                interrupt.check()
-
-    def _step(self) -> None:
-        self._unusable = "broken: a step of its engine was cut short"
-        try:
-            self._collector.step()
-        except BaseException as error:
-            self._unusable += f" by {type(error).__name__}" + (f" ({error})" if str(error) else "")
-            raise
-        self._unusable = ""
-
-    def _check_usable(self) -> None:
-        if self._unusable:
-            raise RuntimeError(f"this LLM is {self._unusable}; make a new one")
-
-    def _drop(self, tickets: Iterable[Ticket | RequestOutput]) -> None:
-        with DeferredInterrupt(), self._lock:
-            if not self._unusable:
-                for ticket in tickets:
-                    if isinstance(ticket, Ticket):
-                        self._collector.drop(ticket)
-
-    def _result(self, job: Job, ticket: Ticket | RequestOutput) -> RequestOutput:
-        output = ticket.output if isinstance(ticket, Ticket) else ticket
-        if job.chat is not None:
-            output.notices = job.chat.notices
-            for answer in output.outputs:
-                if answer.error is None:
-                    answer.message = self.desk.message(job, answer.token_ids, answer.finish_reason or "stop")
-        return output
-
-    def _events(self, job: Job) -> Iterator[StreamEvent]:
-        mine: _Waiting = deque()
-        try:
-            self._submit(job, mine, streaming=True)
-            ((_, ticket),) = mine
-            if isinstance(ticket, RequestOutput):
-                yield StreamEvent(index=0, text="", token_ids=[], finish_reason="error", error=ticket.error)
-                return
-            while not ticket.done or ticket.news:
-                self._advance(ticket, until_news=True)
-                while ticket.news:
-                    yield ticket.news.popleft()
-        finally:
-            self._drop(ticket for _, ticket in mine)

@@ -25,6 +25,7 @@ TAKES = {
     "Penalty": "number",
     "Seconds": "time",
     "Bytes": "size",
+    "BytesOrNone": "size",
     "Text": "text",
     "Verified": "mapping",
     "Rate": "number",

@@ -9,6 +9,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from toy_executor import SomeDrafts, mix
 
 from deepinfer.api import LLM
+from deepinfer.cache.prefix_cache import PrefixCache
+from deepinfer.cache.replay import Replay
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.executor_thread import ThreadedExecutor
@@ -144,10 +146,11 @@ def make_llm(
     async_depth: int = 0,
     acceptance: float = 0.7,
     threaded: bool = False,
+    keeps_prefixes: bool = False,
     **changes: object,
 ) -> LLM:
-    """An LLM around the toy model, built past the configuration. `threaded` gives the device a thread of its own;
-    `changes` are of its limits."""
+    """An LLM around the toy model, built past the configuration. `threaded` gives the device a thread of its own,
+    `keeps_prefixes` a prefix cache whose hits compute 16 tokens again; `changes` are of its limits."""
     sizes = {
         "vocab_size": VOCAB,
         "ngram_size": 3,
@@ -167,7 +170,19 @@ def make_llm(
         ThreadedExecutor(executor) if threaded else executor,
         limits,
         lengths=SomeDrafts() if draft_depth else None,
+        prefix=_prefix_cache(limits) if keeps_prefixes else None,
         seed_entropy=1,
     )
     llm._start(engine, tokenizer, SamplingParams(temperature=0.0, max_tokens=64), BOS)
     return llm
+
+
+def _prefix_cache(limits: EngineLimits) -> PrefixCache:
+    return PrefixCache(
+        num_blocks=limits.num_blocks,
+        num_snapshots=0,
+        block_tokens=limits.block_tokens,
+        snapshot_every=1,
+        replay=Replay(keep_tokens=0, on_hit="exact", sliding_window=17, num_layers=1, boundary=1),
+        numerics_digest="toy",
+    )

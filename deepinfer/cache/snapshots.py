@@ -18,9 +18,7 @@ NONE = -1
 class SnapshotPool:
     """Snapshots 0 … size - 1, and which block each is for. A size of 0 keeps none."""
 
-    def __init__(
-        self, size: int, num_blocks: int, on_freed: Callable[[int], None] = lambda snapshot: None
-    ) -> None:
+    def __init__(self, size: int, num_blocks: int, on_freed: Callable[[int], None] = lambda snapshot: None) -> None:
         """`on_freed(snapshot)` hears of every one that nobody may read any more, before it is reserved anew."""
         assert size >= 0
         self.size, self.on_freed = size, on_freed

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-from tqdm.std import tqdm  # type: ignore[import-untyped]
 
 from deepinfer import __version__
+from deepinfer.cli.bench_load import measure
 from deepinfer.cli.bench_report import headline, report
 from deepinfer.cli.out_folder import naming, open_folder
 from deepinfer.cli.streams import printable_json
@@ -22,23 +21,22 @@ from deepinfer.cli.sweep_told import counted
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import Facts, probe
 from deepinfer.config.machine import Host
+from deepinfer.config.specs import PrefixCache
 from deepinfer.config.tasks import Bench
 from deepinfer.config.workloads import SteadyWorkload
 from deepinfer.engine.unbuilt import is_simulated, refuse_to_run
 from deepinfer.plan import render
+from deepinfer.plan.prerequisites import missing_libraries
 from deepinfer.plan.require import missing
 from deepinfer.plan.resolve import resolve
 
 if TYPE_CHECKING:
     from deepinfer.config.argv import Invocation
     from deepinfer.config.specs import Spec
-    from deepinfer.engine.build import EngineGraph
-    from deepinfer.engine.stats import EngineStats
     from deepinfer.plan.cost.types import Figure
     from deepinfer.plan.types import Plan
 
 FILE = "bench.jsonl"
-WARM_UP_TOKENS = 8  # longest answer of a request that is not counted
 _VERSIONED = ("deepinfer", "torch", "numpy", "numba", "triton")
 
 
@@ -50,7 +48,7 @@ def run(spec: Spec, invocation: Invocation) -> int:
         raise Refused([Problem(asked=asked, found="bench prints text or json", fix="format=json")])
     facts = probe(spec)
     plan, workload, notes = fitted(spec, facts, invocation.choices)
-    refuse_to_run(plan, spec, missing(plan, facts))
+    refuse_to_run(plan, spec, missing(plan, facts), missing_libraries(plan, facts.machine))
     if is_simulated(plan):
         raise Refused([_simulation(spec, plan)])
     folder = None if invocation.out is None else open_folder(invocation.out)
@@ -73,14 +71,14 @@ def run(spec: Spec, invocation: Invocation) -> int:
             file.write(msgspec.json.encode(result) + b"\n")
     text = msgspec.json.encode(result).decode()
     print(printable_json(text) if invocation.format == "json" else report(result))
-    for error in dict.fromkeys(result["errors"]):
-        print(f"deepinfer: {error}", file=sys.stderr)
+    for line in dict.fromkeys([*result["notices"], *result["errors"]]):
+        print(f"deepinfer: {line}", file=sys.stderr)
     return ExitCode.OTHER if result["failed"] else ExitCode.OK
 
 
 def fitted(spec: Spec, facts: Facts, choices: dict[str, str]) -> tuple[Plan, SteadyWorkload, list[str]]:
-    """The plan, costed for what is measured: the workload as far as the model is long, with no cached prefix; and in words
-    what was asked differently. Raises Refused for a workload that has no sizes."""
+    """The plan, costed for what is measured: the workload as far as the model is long, with the prefix that prompts really
+    share; and in words what was asked differently. Raises Refused for a workload that has no sizes."""
     workload = spec.workload
     if not isinstance(workload, SteadyWorkload):
         found, fix = "this version measures requests of one size only", "workload=chat"
@@ -93,14 +91,27 @@ def fitted(spec: Spec, facts: Facts, choices: dict[str, str]) -> tuple[Plan, Ste
         prompt = min(prompt, room - output)
         asked = f"the workload has {workload.prompt_tokens:,} + {workload.output_tokens:,} tokens a request"
         notes.append(f"{asked} and there is room for {room:,}: measured with {prompt:,} + {output:,}")
-    if workload.cached_share:
-        notes.append(
-            f"workload.cached_share={workload.cached_share:g}: random prompts share no prefix, all is computed"
-        )
-    load = msgspec.structs.replace(workload, prompt_tokens=prompt, output_tokens=output, cached_share=0.0)
+    shared = _shared_tokens(spec, workload.cached_share, prompt)
+    asked = f"workload.cached_share={workload.cached_share:g}"
+    if shared:
+        notes.append(f"{asked}: all prompts begin with the same {shared:,} tokens, whole blocks of the cache")
+    elif workload.cached_share:
+        why = "prompts share no whole block" if isinstance(spec.cache, PrefixCache) else "cache=paged keeps no prefix"
+        notes.append(f"{asked}: {why}, all is computed")
+    if plan.drafting.depth:
+        notes.append("prompts and answers are no texts: of those, more drafts may be accepted, or fewer")
+    load = msgspec.structs.replace(workload, prompt_tokens=prompt, output_tokens=output, cached_share=shared / prompt)
     if load == workload:
         return plan, load, notes
     return resolve(msgspec.structs.replace(spec, workload=load), facts, choices), load, notes
+
+
+def _shared_tokens(spec: Spec, share: float, prompt_tokens: int) -> int:
+    """Tokens that the prompts share: a part of them, in whole blocks of a cache that keeps them. One is always computed."""
+    if not isinstance(spec.cache, PrefixCache):
+        return 0
+    block = spec.cache.block_tokens
+    return min(round(share * prompt_tokens), prompt_tokens - 1) // block * block
 
 
 def estimates(spec: Spec, workload: SteadyWorkload, facts: Facts, at_once: int | None) -> tuple[Figure, ...]:
@@ -129,65 +140,6 @@ def duration(time_s: float) -> str:
     if time_s < 100:
         return f"{max(time_s, 1):.0f} s"
     return f"{time_s / 60:.0f} minutes" if time_s < 6000 else f"{time_s / 3600:,.1f} hours"
-
-
-def measure(graph: EngineGraph, task: Bench, workload: SteadyWorkload) -> dict[str, Any]:
-    """Run the load, after its warm-up; figures of `engine.latencies` and the engine's own counts."""
-    from deepinfer.engine.latencies import figures
-    from deepinfer.engine.load import random_requests, run_load
-    from deepinfer.sampling.params import from_config
-
-    rng, vocab_size = np.random.default_rng(task.seed), graph.limits.vocab_size
-    exact = {"ignore_eos": True, "n": 1, "stop": (), "stop_token_ids": (), "min_tokens": 0, "seed": task.seed}
-    params = from_config(graph.plan.sampling)
-    params = msgspec.structs.replace(params, max_tokens=workload.output_tokens, **exact)
-    short = msgspec.structs.replace(params, max_tokens=min(workload.output_tokens, WARM_UP_TOKENS))
-    concurrency = concurrency_of(task, graph.limits.max_num_seqs)
-    run_load(
-        graph.engine,
-        random_requests(task.warm_up, workload.prompt_tokens, vocab_size, rng),
-        short,
-        concurrency=concurrency,
-    )
-    before = graph.engine.stats()
-    requests = random_requests(task.num_requests, workload.prompt_tokens, vocab_size, rng, task.request_rate)
-    with tqdm(total=len(requests), unit="request", disable=not sys.stderr.isatty(), leave=False) as bar:
-        duration_s = run_load(graph.engine, requests, params, concurrency=concurrency, on_finish=lambda _: bar.update())
-    after = graph.engine.stats()
-    counts = ("steps", "preemptions", "recomputed_tokens")
-    return {
-        **figures(requests, duration_s),
-        "max_concurrency": None if concurrency is None else min(concurrency, task.num_requests),
-        "errors": [request.error for request in requests if request.error],
-        "engine": {name: getattr(after, name) - getattr(before, name) for name in counts},
-        "speculation": speculation_counts(before, after),
-        "host_share": (after.host_s - before.host_s) / max(after.step_s - before.step_s, 1e-9),
-    }
-
-
-def speculation_counts(before: EngineStats, after: EngineStats) -> dict[str, Any] | None:
-    """What was checked and accepted between two moments, by depth, 1 first; None where nothing was."""
-    rounds = after.verify_rounds - before.verify_rounds
-    if not rounds:
-        return None
-    checked_at = [new - old for new, old in zip(after.checked_at, before.checked_at)]
-    accepted_at = [new - old for new, old in zip(after.accepted_at, before.accepted_at)]
-    return {
-        "rounds": rounds,
-        "accepted_length": 1 + sum(accepted_at) / rounds,
-        "checked_at": checked_at,
-        "accepted_at": accepted_at,
-        "acceptance_at": [
-            accepted / checked if checked else None for accepted, checked in zip(accepted_at, checked_at)
-        ],
-    }
-
-
-def concurrency_of(task: Bench, max_num_seqs: int) -> int | None:
-    """Requests in flight at most; None for no limit."""
-    if task.concurrency != "auto":
-        return task.concurrency
-    return None if task.request_rate else max_num_seqs
 
 
 def _simulation(spec: Spec, plan: Plan) -> Problem:

@@ -21,6 +21,13 @@ _COUNTS = {
     "output_throughput": "Output tokens/s",
     "total_token_throughput": "Input and output tokens/s",
 }
+_PREFIX = {
+    "queries": "Requests that asked the prefix cache",
+    "hits": "Requests that hit",
+    "hit_rate": "Hits / requests",
+    "saved_tokens": "Prompt tokens not computed",
+    "saved_share": "Not computed / prompt tokens",
+}
 _DRAFTS = {
     "checked_at": "Checked",
     "accepted_at": "Accepted with all before it",
@@ -45,7 +52,8 @@ def headline(result: dict[str, Any]) -> tuple[Figure, ...]:
 
 def report(result: dict[str, Any]) -> str:
     """The table."""
-    parts = [_load(result), _latencies(result), _drafts(result.get("speculation")), _beside_estimates(result)]
+    counts = [_prefix(result.get("prefix")), _drafts(result.get("speculation"))]
+    parts = [_load(result), _latencies(result), *counts, _beside_estimates(result)]
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part)))
 
 
@@ -63,8 +71,18 @@ def _load(result: dict[str, Any]) -> Iterator[str]:
 
 def _latencies(result: dict[str, Any]) -> Iterator[str]:
     yield f"{'ms':<{_WIDTH}}" + "".join(f"{statistic:>12}" for statistic in _SHOWN)
+    at_once = result["tokens_per_itl"] or 1.0
     for key, words in LATENCIES.items():
+        if key == "itl" and at_once > 1:
+            words += f", {number(at_once)} tokens at once"
         yield f"{words:<{_WIDTH}}" + "".join(_cell(result[f"{statistic}_{key}_ms"]) for statistic in _SHOWN)
+
+
+def _prefix(counts: dict[str, Any] | None) -> Iterator[str]:
+    if counts is None:
+        return
+    for key, words in _PREFIX.items():
+        yield f"{words:<{_WIDTH}}{_cell(counts[key])}"
 
 
 def _drafts(counts: dict[str, Any] | None) -> Iterator[str]:

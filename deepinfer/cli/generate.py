@@ -6,7 +6,6 @@ Answers go to stdout, everything else to stderr. `prompt=` is one user message, 
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from deepinfer.cli.generate_file import check_file, path_problems, run_file
@@ -17,8 +16,9 @@ from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import probe
 from deepinfer.config.runnable import launched, unbuilt
 from deepinfer.config.tasks import Generate
-from deepinfer.engine.unbuilt import device_problem, is_simulated
+from deepinfer.engine.unbuilt import device_problem, is_simulated, run_problems
 from deepinfer.plan import render
+from deepinfer.plan.prerequisites import missing_libraries
 from deepinfer.plan.require import missing
 from deepinfer.plan.resolve import resolve
 from deepinfer.plan.types import PlanErrors
@@ -57,15 +57,14 @@ def run(spec: Spec, invocation: Invocation) -> int:
         return device.code
     assert isinstance(spec.task, Generate), "this is the verb of this task"
     thinking, asked = spec.task.thinking, asked_sampling(invocation.overrides)
-    simulated = is_simulated(plan)
-    problems = [*files, *launched(spec), *([] if simulated else unbuilt(spec))]
+    problems = [*files, *run_problems(plan, spec, missing_libraries(plan, facts.machine))]
     if problems:
         raise Refused(problems)
     prompt = _prompt(invocation)
     check_file(plan, invocation, thinking=thinking, asked=asked)
     print(render.summary(plan), file=sys.stderr)
-    if simulated:
-        _say(["simulated: tokens are invented, times are estimates"])
+    if is_simulated(plan):
+        _say(["simulated: tokens are invented, and times are those of steps that take executor.step_time_s each"])
 
     from deepinfer.api import LLM
 
@@ -145,19 +144,23 @@ def _print_stream(llm: LLM, job: Job) -> int:
 
 def demo(llm: LLM, *, thinking: bool) -> int:
     """Five prompts that show what a small model can do, each with its answer, and the speed of all together."""
-    started_s = time.perf_counter()
+    started_s = llm.clock()
     outputs = llm.chat([[{"role": "user", "content": prompt}] for prompt in DEMO], thinking=thinking)
-    elapsed_s = time.perf_counter() - started_s
+    elapsed_s = llm.clock() - started_s
     _say(dict.fromkeys(notice for output in outputs for notice in output.notices))
     for prompt, output in zip(DEMO, outputs):
         print(f"> {prompt}")
         print(f"{output.message.content if output.error is None else f'error: {output.error}'}\n")
     tokens = sum(len(answer.token_ids) for output in outputs for answer in output.outputs)
-    print(f"{tokens} tokens in {elapsed_s:.2f} s: {tokens / elapsed_s:.0f} tokens/s, {len(DEMO)} prompts together")
+    print(
+        f"{tokens} tokens in {elapsed_s:.2f} s: {tokens / max(elapsed_s, 1e-9):.0f} tokens/s, {len(DEMO)} prompts together"
+    )
     stats = llm.engine.stats()
     if stats.accepted_length is not None:
         rounds = f"{stats.verify_rounds} rounds with drafts"
-        print(f"speculation: {stats.accepted_length:.2f} tokens a round of at most {1 + len(stats.checked_at)}, {rounds}")
+        print(
+            f"speculation: {stats.accepted_length:.2f} tokens a round of at most {1 + len(stats.checked_at)}, {rounds}"
+        )
     return ExitCode.OTHER if any(output.error for output in outputs) else ExitCode.OK
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import time
 from collections import deque
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,15 +136,15 @@ def _run_lines(
 
     errors = tokens = 0
     notices: dict[str, None] = {}  # each once, in order
-    started_s = time.perf_counter()
+    started_s = llm.clock()
     with _progress(total, done) as advance:
         for output in llm.run(jobs()):
-            write(record(kept.popleft(), output))
+            write(record(kept.popleft(), output, keeps_prefixes=llm.keeps_prefixes))
             errors += any(answer.error is not None for answer in output.outputs)
             tokens += sum(len(answer.token_ids) for answer in output.outputs)
             notices.update(dict.fromkeys(output.notices))
             advance()
-    elapsed_s = time.perf_counter() - started_s
+    elapsed_s = llm.clock() - started_s
     for notice in itertools.islice(notices, MOST_NOTICES):
         print(f"deepinfer: {notice}", file=sys.stderr)
     print(

@@ -34,11 +34,13 @@ and where wanted
   "id"                 a text or whole number, given back in the result
   "sampling"           an object of sampling keys, such as {"max_tokens": 64, "temperature": 0}
   "thinking"           true or false
-  "tools", "tool_choice", "response_format"   as in Chat Completions; response_format and tool_choice are not enforced
+  "cache_salt"         a text: with cache=prefix, cached prefixes are shared within one salt only
+  "tools", "tool_choice", "response_format"   as in Chat Completions; with grammar=none nothing enforces them
 
 a line of output=FILE is an object: "line" (number in the input), "digest", "id", "text", "finish_reason", "token_ids",
-"message", "prompt_tokens", "timings"; where there are any "logprobs", "prompt_logprobs", "notices", "answers" (sampling.n > 1);
-and "error" where the line failed. The exit code is 1 if any did. The same command again goes on where a run stopped.
+"message", "prompt_tokens", "timings"; with cache=prefix "cached_tokens", "approximate"; where there are any "logprobs",
+"prompt_logprobs", "drafts", "notices", "answers" (sampling.n > 1); and "error" where the line failed. The exit
+code is 1 if any did. The same command again goes on where a run stopped.
 
 examples
   deepinfer prompt="It's 5, right?" sampling.max_tokens=64

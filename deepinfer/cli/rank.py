@@ -22,6 +22,7 @@ from deepinfer.config.probes import probe_machine
 from deepinfer.config.runnable import NOT_BUILT, not_built
 from deepinfer.interfaces import SamplingParams
 from deepinfer.plan.launch.worlds import World, worlds_of
+from deepinfer.plan.prerequisites import missing_libraries
 from deepinfer.plan.require import missing
 
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ def _check_node(plan: Plan, on_node: Sequence[RankPlan], world: World) -> None:
     role = structs.replace(plan.layout.role(world.role), num_ranks=len(on_node))
     mine = structs.replace(plan, layout=structs.replace(plan.layout, roles=(role,)))
     problems = weight_problems(plan)
-    lacks = missing(mine, Facts(machine=probe_machine(), checkpoints={}))
+    machine = probe_machine()
+    problems += missing_libraries(plan, machine)
+    lacks = missing(mine, Facts(machine=machine, checkpoints={}))
     if lacks:
         found = lacks.replace("This plan", f"node {on_node[0].node} of the plan", 1).removesuffix(".")
         problems.append(Problem(asked=world.name, found=found, code=ExitCode.DEVICE))

@@ -97,8 +97,10 @@ class DSpark(Speculation, frozen=True, kw_only=True, tag="dspark"):
     implementation = "deepinfer.speculation.dspark:DSpark"
     depth: Positive  # tokens drafted at a step
     verify: Verify  # coupled keeps the text of a seed, rejection only its law
-    back_off: bool  # stops drafting while it costs more than it brings
-    cost_curve: Literal["measured", "none"]  # of steps, which decides how many drafts are checked; none: all
+    back_off: bool  # no drafts while they cost more tokens/s than they bring; tried again ever more rarely
+    cost_curve: Literal[
+        "measured", "none"
+    ]  # measured: steps are timed at start-up, and drafts checked as long as that pays; none: all are checked
 
 
 class DSparkFixed(Speculation, frozen=True, kw_only=True, tag="dspark_fixed"):
@@ -154,7 +156,7 @@ class Replay(Component, frozen=True, kw_only=True):
 
     on_hit: Literal[
         "snapshot", "exact", "bounded"
-    ]  # stored; computed again from far enough back; or from one window back
+    ]  # saved ones; computed anew from a window a layer back; or from one window back, which approximates
 
 
 class NoReplay(Replay, frozen=True, kw_only=True, tag="none"):
@@ -163,7 +165,7 @@ class NoReplay(Replay, frozen=True, kw_only=True, tag="none"):
 
 class MaskReplay(Replay, frozen=True, kw_only=True, tag="mask"):
     implementation = "deepinfer.cache.replay:Replay"
-    keep_tokens: Positive  # last tokens of a prompt that the later layers see
+    keep_tokens: Positive  # last tokens of a prompt that the later layers see; at least window and drafts
 
 
 class CompactReplay(Replay, frozen=True, kw_only=True, tag="compact"):
@@ -176,7 +178,7 @@ class Scheduler(Component, frozen=True, kw_only=True, tag="continuous"):
     max_num_seqs: Positive  # sequences that run at once
     max_num_batched_tokens: Positive  # rows of one step
     max_prefill_tokens: Positive  # prompt rows that may join a step while answers run
-    async_depth: Literal[0, 1]  # steps planned ahead of the device
+    async_depth: Literal[0, 1]  # steps scheduled while another runs: 1 hides the host's work behind the device's
     policy: Literal["fcfs"]  # first come, first served
     watchdog_s: Seconds  # longest time without progress while requests wait; 0 turns it off
 
@@ -186,7 +188,7 @@ class Cache(Component, frozen=True, kw_only=True):
 
     block_tokens: Literal[128]  # tokens of one block
     memory_bytes: Bytes | Auto  # of all blocks of a rank
-    num_blocks: Positive | Auto  # of a rank; wins over memory_bytes
+    num_blocks: Positive | Auto  # of a rank, in place of memory_bytes
 
 
 class PagedCache(Cache, frozen=True, kw_only=True, tag="paged"):
@@ -197,8 +199,8 @@ class PrefixCache(Cache, frozen=True, kw_only=True, tag="prefix"):
     implementation = "deepinfer.cache.prefix_cache:PrefixCache"
     snapshot_bytes: (
         BytesOrNone | Auto
-    )  # of saved window keys, from which a hit goes on; counts where replay.on_hit=snapshot
-    snapshot_every: Positive  # blocks of a prompt between two snapshots; its end always has one
+    )  # of window keys saved for replay.on_hit=snapshot; auto: 30 % of what caches take, 0: none are saved
+    snapshot_every: Positive  # blocks of a prompt between two snapshots; its last full block always has one
 
 
 class Kernels(Component, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ class DistributedExecutor(Executor, frozen=True, kw_only=True, tag="distributed"
 class SimulatedExecutor(Executor, frozen=True, kw_only=True, tag="simulated"):
     implementation = "deepinfer.engine.executor_simulated:SimulatedExecutor"
     step_time_s: Seconds  # of every step, on the virtual clock
-    acceptance: Share  # chance that a draft is right if all before it are
+    acceptance: Share  # chance that an invented draft is right if all before it are; also its confidence
 
 
 class Grammar(Component, frozen=True, kw_only=True):

@@ -37,8 +37,8 @@ ENGINE_KEYS = (
     "back_off",
     "cost_curve",
 )  # the rest of an option's keys are the drafter's
-MOST_S = 4.0
-MOST_SIZES = 20  # of rows that are timed at start-up: a few seconds on a CPU, and once for each plan and machine
+# Of rows that are timed at start-up: a few seconds on a CPU, and once for each plan and machine.
+MOST_S, MOST_SIZES = 1.0, 20
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ def build_lengths(
 
 
 def _curve(plan: Plan, limits: EngineLimits, executor: LocalExecutor) -> tuple[CostCurve, str]:
+    from deepinfer.engine.measuring_line import MeasuringLine
     from deepinfer.engine.step_timer import StepTimer
 
     timer = StepTimer(
@@ -113,12 +114,19 @@ def _curve(plan: Plan, limits: EngineLimits, executor: LocalExecutor) -> tuple[C
         num_blocks=limits.num_blocks,
     )
     most_rows = min(limits.max_num_batched_tokens, limits.max_num_seqs * (1 + limits.draft_depth))
-    store = CurveStore(_curve_folder(), _curve_key(plan, limits))
-    return store.curve(
-        lambda: measure_curve(
-            timer, most_rows=most_rows, most_sequences=limits.max_num_seqs, most_sizes=MOST_SIZES, most_s=MOST_S
-        )
-    )
+
+    def measure() -> CostCurve:
+        with MeasuringLine() as line:
+            return measure_curve(
+                timer,
+                most_rows=most_rows,
+                most_sequences=limits.max_num_seqs,
+                most_sizes=MOST_SIZES,
+                most_s=MOST_S,
+                report=line.report,
+            )
+
+    return CurveStore(_curve_folder(), _curve_key(plan, limits)).curve(measure)
 
 
 def _curve_key(plan: Plan, limits: EngineLimits) -> dict[str, Any]:

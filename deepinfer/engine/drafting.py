@@ -42,6 +42,9 @@ class DraftChooser:
 
     def choose(self, number: int, logits_SV: Any, *, proposed_S: np.ndarray | None = None) -> np.ndarray:
         """Draft `number` of every sequence, int64 [S]; see interfaces.Drafter. Text that a grammar forces is proposed first."""
+        if not self._newest:
+            positions = self._positions + number
+            return self._verifier.choose(self._slots, positions, number, logits_SV, {}, proposed_S=proposed_S)
         masks: dict[int, np.ndarray] = {}
         for s, newest in self._newest.items():
             assert self._grammar is not None

@@ -22,7 +22,9 @@ STATISTICS = ("mean", "median", "std", "p90", "p99")
 def figures(requests: Sequence[TimedRequest], duration_s: float) -> dict[str, float | int | None]:
     """Counts, throughputs per second, and latencies in milliseconds as `{statistic}_{latency}_ms`.
 
-    Requests that failed count in `failed` alone. A statistic of nothing is None.
+    Requests that failed count in `failed` alone. A statistic of nothing is None. Where speculation brings several tokens at
+    once, an inter-token latency is the time between two such arrivals, as other benchmarks count it, and `tokens_per_itl`
+    says how many tokens came at the end of one on average; the time per output token is spread over all tokens.
     """
     done = [request for request in requests if request.error is None and request.token_s]
     num_input = sum(len(request.prompt_ids) for request in done)
@@ -43,6 +45,7 @@ def figures(requests: Sequence[TimedRequest], duration_s: float) -> dict[str, fl
         "output_throughput": num_output / duration_s,
         "total_token_throughput": (num_input + num_output) / duration_s,
     }
+    found["tokens_per_itl"] = (num_output - len(done)) / len(samples_s["itl"]) if samples_s["itl"] else None
     for name, values_s in samples_s.items():
         found |= {f"{statistic}_{name}_ms": value for statistic, value in _statistics_ms(values_s).items()}
     return found

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from deepinfer.interfaces import SamplingParams
 
 
+_NO_IDS = np.zeros(0, dtype=np.int64)
+
+
 @dataclass(slots=True)
 class TimedRequest:
     """One request of a load. Times are seconds on one clock."""
@@ -43,18 +46,28 @@ class TimedRequest:
 
     @property
     def itl_s(self) -> list[float]:
-        """Inter-token latencies: times between one news of tokens and the next."""
+        """Inter-token latencies: times between one news of tokens and the next, of however many tokens each tells."""
         return np.diff(self.token_s).tolist()
 
 
 def random_requests(
-    number: int, prompt_tokens: int, vocab_size: int, rng: np.random.Generator, request_rate: float | None = None
+    number: int,
+    prompt_tokens: int,
+    vocab_size: int,
+    rng: np.random.Generator,
+    request_rate: float | None = None,
+    *,
+    beginning: np.ndarray = _NO_IDS,
 ) -> list[TimedRequest]:
-    """Prompts of uniformly drawn ids; with a rate (requests/s) they arrive as a Poisson process, the first at once."""
+    """Prompts of uniformly drawn ids after the `beginning` [tokens] of all of them; with a rate (requests/s) they arrive as a
+    Poisson process, the first at once."""
     gaps_s = rng.exponential(1 / request_rate, number) if request_rate else np.zeros(number)
     due_s = np.cumsum(gaps_s) - gaps_s[:1]
     return [
-        TimedRequest(rng.integers(0, vocab_size, prompt_tokens), due_s=float(due) if request_rate else None)
+        TimedRequest(
+            np.concatenate([beginning, rng.integers(0, vocab_size, prompt_tokens - len(beginning))]),
+            due_s=float(due) if request_rate else None,
+        )
         for due in due_s
     ]
 

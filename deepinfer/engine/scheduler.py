@@ -20,16 +20,18 @@ what really came; results of sequences that lost their place meanwhile are dropp
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepinfer.cache.block_pool import IndexPool
+from deepinfer.engine.block_growth import BlockGrowth, best_first
 from deepinfer.engine.booking import Committed, book
+from deepinfer.engine.draft_budget import DraftBudget
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.engine.prefix_admission import PrefixAdmission
 from deepinfer.engine.sequences import DECODE, NO_ID, PREEMPTED, PREFILL, SequenceTable
+from deepinfer.engine.stats import SchedulerCounts
 from deepinfer.engine.step_plan import Admission, ScheduledStep, make_step
 from deepinfer.engine.waiting import NO_SLOT, Entry, WaitingLine
 from deepinfer.interfaces import Request, StepOutput, VerifyLengths
@@ -37,18 +39,7 @@ from deepinfer.interfaces import Request, StepOutput, VerifyLengths
 if TYPE_CHECKING:
     from deepinfer.cache.prefix_cache import PrefixCache
 
-MARGIN_TOKENS = 16  # a running answer this close to its next block counts as needing it when others are admitted
 _NOBODY = np.zeros(0, dtype=np.int64)
-
-
-@dataclass(slots=True)
-class Counts:
-    """Running totals of what the scheduler did."""
-
-    admitted: int = 0
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    dropped_results: int = 0  # of sequences that lost their place while a step of theirs was in flight
 
 
 class Scheduler:
@@ -77,15 +68,15 @@ class Scheduler:
             prefix.on_evicted = lambda blocks: on_freed(blocks, NO_ID)
             prefix.snapshots.on_freed = lambda snapshot: on_freed(_NOBODY, limits.max_num_seqs + snapshot)
         self.slots = IndexPool(limits.max_num_seqs)
-        self.line = WaitingLine()
-        self.counts = Counts()
-        self._lengths = lengths
+        self.line, self.counts = WaitingLine(), SchedulerCounts()
+        self.lengths = lengths
+        self._budget = DraftBudget(self.table, limits)
+        self._growth = BlockGrowth(self.table, self.blocks, limits)
         self._on_freed = on_freed
         self._entries: dict[int, Entry] = {}
         self._decoding = _NOBODY  # slots in order of their first token; replaced, never written to
         self._prefilling: list[int] = []  # slots in order of admission
         self._num_submitted = 0
-        self._drafted = False  # whether the last step leaves drafts behind
 
     @property
     def unfinished(self) -> int:
@@ -133,14 +124,14 @@ class Scheduler:
 
     def take_notices(self) -> list[str]:
         """What the user should know, each once."""
-        notice = "" if self._lengths is None else self._lengths.take_notice()
+        notice = "" if self.lengths is None else self.lengths.take_notice()
         found = [notice, self.prefix.cache.take_notice() if self.prefix is not None else None]
         return [text for text in found if text]
 
     def schedule(self) -> ScheduledStep | None:
         """The next step, or None where nothing can run before a step in flight is committed."""
         preempted = self.counts.preemptions
-        self._grow()
+        self._growth.grow(self._decoding, self._make_room)
         decode = self._runnable()
         room = self.limits.max_num_batched_tokens - len(decode)
         chunk_room = min(room, self.limits.max_prefill_tokens) if len(decode) else room
@@ -152,7 +143,8 @@ class Scheduler:
         if not chunks and not len(decode):
             return None
         scheduled = make_step(self.table, decode, chunks, admitted)
-        self._plan_drafts(scheduled, room)
+        if self.lengths is not None:
+            self._budget.plan(self.lengths, scheduled, room)
         if self.prefix is not None:
             self.prefix.plan(scheduled)
         self._advance(scheduled, chunks)
@@ -164,15 +156,8 @@ class Scheduler:
         if self.prefix is not None:
             self.prefix.settle(scheduled, committed)
         self.counts.dropped_results += len(scheduled.sampled) - len(committed.slots)
-        if self._lengths is not None:
-            self._lengths.observe(
-                num_sequences=scheduled.plan.num_decode,
-                num_rows=output.num_rows,
-                num_tokens=int(output.counts.sum()),
-                drafted=scheduled.plan.draft,
-                device_s=output.device_s,
-                num_checked=0 if output.num_checked is None else int(output.num_checked.sum()),
-            )
+        if self.lengths is not None:
+            self._budget.observe(self.lengths, scheduled, output)
         return committed
 
     def _runnable(self) -> np.ndarray:
@@ -181,18 +166,6 @@ class Scheduler:
         if not self.limits.async_depth or not len(decoding):
             return decoding
         return decoding[table.num_tokens[decoding] + table.pending[decoding] < table.length_end[decoding]]
-
-    def _plan_drafts(self, scheduled: ScheduledStep, room: int) -> None:
-        """How many drafts the step checks, and whether it makes new ones."""
-        plan = scheduled.plan
-        if self._lengths is None:
-            return
-        decode = plan.slots[: plan.num_decode]
-        age = 0 if self.limits.async_depth else 1  # the newest that a step may know is two steps old
-        confidence = self.table.confidence[age, decode]
-        wanted, plan.draft = self._lengths.budget(confidence, plan.num_chunk_rows)
-        plan.num_drafts = max(0, min(wanted, room - plan.num_chunk_rows)) if self._drafted else 0
-        self._drafted = plan.draft
 
     def _advance(self, scheduled: ScheduledStep, chunks: list[tuple[int, int]]) -> None:
         """Book the rows of a step as on their way; sequences whose prompt is through join the running answers."""
@@ -207,36 +180,6 @@ class Scheduler:
         if through:
             self._drop_stood_down()
             self._decoding = np.concatenate([self._decoding, np.array(through, dtype=np.int64)])
-
-    def _grow(self) -> None:
-        """Every running answer gets the blocks of the rows it may have in this step, at others' cost where none is free."""
-        table, decoding = self.table, self._decoding
-        if not len(decoding):
-            return
-        lacking = decoding[self._reach(decoding) > table.capacity_tokens[decoding]]
-        if not len(lacking):
-            return
-        missing = self._blocks_missing(lacking)
-        if missing.max() == 1 and len(lacking) <= self.blocks.num_free:
-            table.block_tables[lacking, table.num_blocks[lacking]] = self.blocks.allocate(len(lacking))
-            table.num_blocks[lacking] += 1
-            table.capacity_tokens[lacking] += self.limits.block_tokens
-            return
-        for slot in self._best_first(lacking):
-            count = int(self._blocks_missing(np.array([slot]))[0])
-            while table.stage[slot] == DECODE and self.blocks.num_free < count:
-                self._preempt(self._victim())
-            if table.stage[slot] == DECODE:
-                table.give_blocks(slot, self.blocks.allocate(count), self.limits.block_tokens)
-
-    def _reach(self, slots: np.ndarray) -> np.ndarray:
-        """Tokens that may be in the caches of `slots` after the next step: an upper bound."""
-        table, depth = self.table, self.limits.draft_depth
-        reach = table.num_tokens[slots] + table.pending[slots] * (1 + depth) + depth
-        return np.minimum(reach, table.length_end[slots] - 1)
-
-    def _blocks_missing(self, slots: np.ndarray) -> np.ndarray:
-        return -(-self._reach(slots) // self.limits.block_tokens) - self.table.num_blocks[slots]
 
     def _fill(self, room: int, admitted: list[Admission], may_admit: bool) -> list[tuple[int, int]]:
         """Chunks (slot, rows) of at most `room` rows in all; admits while rows, slots and blocks last."""
@@ -267,7 +210,7 @@ class Scheduler:
         if self.prefix is not None:
             hit = self.prefix.look_up(entry)
             num_blocks = self.prefix.lacks(hit, num_tokens)
-        if num_blocks + self._margin() > self.blocks.num_free:
+        if num_blocks + self._growth.margin(self._decoding) > self.blocks.num_free:
             return None
         self.line.pop()
         if not resumed:
@@ -283,18 +226,10 @@ class Scheduler:
         self._prefilling.append(entry.slot)
         return entry.slot
 
-    def _margin(self) -> int:
-        """Blocks to leave free at an admission: running answers will take them within the next few steps."""
-        table, decoding = self.table, self._decoding
-        ahead = MARGIN_TOKENS + self.limits.draft_depth
-        return int((table.num_tokens[decoding] + ahead > table.capacity_tokens[decoding]).sum())
-
-    def _best_first(self, slots: np.ndarray) -> list[int]:
-        order = np.lexsort((self.table.arrival[slots], -self.table.priority[slots]))
-        return [int(slot) for slot in slots[order]]
-
-    def _victim(self) -> int:
-        return self._best_first(np.concatenate([self._decoding, np.array(self._prefilling, dtype=np.int64)]))[-1]
+    def _make_room(self) -> None:
+        """The last in rank of all that hold blocks gives its own back."""
+        holders = np.concatenate([self._decoding, np.array(self._prefilling, dtype=np.int64)])
+        self._preempt(best_first(self.table, holders)[-1])
 
     def _preempt(self, slot: int) -> None:
         table = self.table

@@ -64,6 +64,16 @@ class Totals:
         self.accepted_at += np.bincount(accepted, minlength=depth + 1)[::-1].cumsum()[::-1][1:]
 
 
+@dataclass(slots=True)
+class SchedulerCounts:
+    """Running totals of what the scheduler did."""
+
+    admitted: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    dropped_results: int = 0  # of sequences that lost their place while a step of theirs was in flight
+
+
 class PrefixStats(msgspec.Struct, frozen=True, kw_only=True):
     """Of the prefix cache. Requests and tokens count when they are admitted for the first time; totals except where "now"."""
 

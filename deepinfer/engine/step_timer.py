@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from deepinfer.engine.executor_local import LocalExecutor
@@ -12,10 +14,15 @@ TIMED = SamplingParams(temperature=1.0, seed=0)
 
 
 class StepTimer:
-    """A `speculation.curve_measurement.Measure` of an executor without requests."""
+    """A `speculation.curve_measurement.Measure` of an executor without requests.
+
+    One that computes in a single thread is timed by that thread's processor time: what others take of a busy machine falls on
+    long steps more than on short ones, and would make rows look dear for as long as the curve is kept.
+    """
 
     def __init__(self, executor: LocalExecutor, *, max_model_len: int, block_tokens: int, num_blocks: int) -> None:
         state = executor.state
+        self._clock = time.thread_time if executor.threads == 1 else time.perf_counter
         self._executor, self._state, self._rows_each = executor, state, 1 + state.depth
         self._context = max(1, min(CONTEXT_TOKENS, max_model_len - 2 * self._rows_each))
         needed = -(-(self._context + self._rows_each) // block_tokens)
@@ -26,9 +33,11 @@ class StepTimer:
         if not sequences:
             return self._forward_s(rows)
         slots = self._enter(sequences)
-        self._executor.submit(self._plan(slots, 0, draft))
+        plan, started_s = self._plan(slots, 0, draft), self._clock()
+        self._executor.submit(plan)
         self._executor.sample(SampleInput())
-        device_s = self._executor.collect().device_s
+        self._executor.collect()
+        device_s = self._clock() - started_s
         self._leave(slots)
         return device_s
 
@@ -39,10 +48,11 @@ class StepTimer:
         each = -(-rows // len(slots)) - 1
         self._state.drafts_NK[slots, :each] = 1
         self._state.confidence_NK[slots] = 0.5
-        plan = self._plan(slots, rows - len(slots), draft=False)
-        seconds = self._executor.time_forward(plan)
+        plan, started_s = self._plan(slots, rows - len(slots), draft=False), self._clock()
+        self._executor.run_forward(plan)
+        forward_s = self._clock() - started_s
         self._leave(slots)
-        return seconds
+        return forward_s
 
     def _plan(self, slots: np.ndarray, num_drafts: int, draft: bool) -> StepPlan:
         nothing, zeros = np.zeros(0, dtype=np.int64), np.zeros(len(slots), dtype=np.int64)

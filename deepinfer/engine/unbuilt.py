@@ -9,18 +9,26 @@ from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.runnable import INSTEAD, MAX_RANKS, NOT_BUILT, launched, not_built, unbuilt
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from deepinfer.config.specs import Spec
     from deepinfer.plan.types import Plan
 
 DEVICE_SEAMS = ("weights", "ops", "expert_dispatch", "model", "cache", "sampler")  # which a simulation replaces
 
 
-def refuse_to_run(plan: Plan, spec: Spec, lacks: str | None) -> None:
-    """Raise Refused for a plan that this machine or this version cannot run; `lacks` as for `device_problem`."""
+def refuse_to_run(plan: Plan, spec: Spec, lacks: str | None, libraries: Sequence[Problem] = ()) -> None:
+    """Raise Refused for a plan that this machine or this version cannot run; `lacks` as for `device_problem`, `libraries`
+    of `plan.prerequisites.missing_libraries`."""
     device = device_problem(plan, lacks)
-    problems = [device] if device else [*launched(spec), *([] if is_simulated(plan) else unbuilt(spec))]
+    problems = [device] if device else run_problems(plan, spec, libraries)
     if problems:
         raise Refused(problems)
+
+
+def run_problems(plan: Plan, spec: Spec, libraries: Sequence[Problem] = ()) -> list[Problem]:
+    """The same where the device is there. A simulation needs neither code for a device nor libraries."""
+    return [*launched(spec), *([] if is_simulated(plan) else [*unbuilt(spec), *libraries])]
 
 
 def refuse_unbuilt(plan: Plan) -> None:

@@ -32,6 +32,7 @@ OPTION_RULES: tuple[Rule, ...] = (
     rules_unused.threads_need_a_cpu,
     rules_unused.cache_has_one_size,
     rules_unused.revisions_are_of_a_hub,
+    rules_unused.snapshots_are_read,
     rules_workload.traffic_is_told_once,
     rules_workload.steps_yield_what_they_check,
 )

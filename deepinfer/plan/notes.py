@@ -53,6 +53,10 @@ def _warnings(case: Case, layout: Layout) -> Iterator[str]:
         yield f"replay={case.numerics.replay} is an approximation of long prompts; replay=none is exact"
     if case.approximates_hits:
         yield "replay.on_hit=bounded is an approximation after every prefix hit; replay.on_hit=snapshot is exact"
+    on_hit = case.numerics.replay_on_hit
+    if on_hit != "snapshot" and not isinstance(case.spec.cache, PrefixCache):
+        kind = case.spec.cache.kind
+        yield f"replay.on_hit={on_hit} does nothing: with cache={kind} no prompt hits an earlier one; replay.on_hit=snapshot"
     if case.numerics.verify == "rejection":
         yield "speculation changes the text of a seed at temperature > 0, not its law; speculation.verify=coupled"
     if case.is_cpu and case.numerics.dtype == "bfloat16":

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from deepinfer.config.errors import ExitCode, Problem
 from deepinfer.config.facts import is_chip
 from deepinfer.config.libraries import BY_NAME as LIBRARY
 from deepinfer.config.libraries import LIBRARIES, Library
@@ -13,7 +14,7 @@ from deepinfer.config.probes import MachineFacts
 from deepinfer.config.runnable import NOT_BUILT
 from deepinfer.plan.catalog import BY_NAME as BACKEND
 from deepinfer.plan.floors import found_version, meets
-from deepinfer.plan.types import Frozen
+from deepinfer.plan.types import Frozen, Plan
 
 GET = {  # how to get what is no Python distribution
     "os": "run it on Linux: a machine, a virtual machine or a container",
@@ -24,6 +25,7 @@ GET = {  # how to get what is no Python distribution
     "cann": "install CANN {at_least} and source its set_env.sh: https://www.hiascend.com/cann",
 }
 DEVICE = "device"
+LIBRARY_OF = {"grammar=llguidance": "llguidance", "grammar=xgrammar": "xgrammar"}  # options with a library of their own
 
 
 class Finding(Frozen, frozen=True, kw_only=True):
@@ -68,6 +70,18 @@ def library_finding(library: Library, machine: MachineFacts) -> Finding:
     ceiling = [f"< {library.below}"] if library.below else []
     needs = " ".join([*floor, *ceiling]) or "any"
     return Finding(what=library.name, needs=needs, found=found, met=met, how="" if met else library.get)
+
+
+def missing_libraries(plan: Plan, machine: MachineFacts) -> list[Problem]:
+    """The refusals of options of a plan whose library is not on this machine."""
+    found = []
+    for option in dict.fromkeys(node.option for node in plan.graph if node.option in LIBRARY_OF):
+        finding = library_finding(LIBRARY[LIBRARY_OF[option]], machine)
+        if not finding.met:
+            has = f"this machine has {finding.what} {finding.found}" if finding.found else f"no {finding.what} here"
+            why = f"it compiles the grammars, and {finding.what} {finding.needs} is needed"
+            found.append(Problem(asked=option, found=has, why=why, fix=finding.how, code=ExitCode.DEVICE))
+    return found
 
 
 def _target(option: str, sheet: Mapping[str, Any], machine: MachineFacts) -> Target:

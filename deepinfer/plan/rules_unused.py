@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from deepinfer.config.errors import Problem
+from deepinfer.config.specs import PrefixCache
 from deepinfer.plan.ledger import plan_problem
 from deepinfer.plan.settle import Case
 
@@ -38,3 +39,15 @@ def revisions_are_of_a_hub(case: Case) -> Iterator[Problem]:
         yield plan_problem(asked, found, "nothing is fetched from a hub", "model.revision=null")
     elif model.weights == "dummy":
         yield plan_problem(asked, "model.weights=dummy makes numbers up", "nothing is fetched", "model.revision=null")
+
+
+def snapshots_are_read(case: Case) -> Iterator[Problem]:
+    """Window keys are saved for hits that go on from them; other hits compute them again."""
+    cache, on_hit = case.spec.cache, case.numerics.replay_on_hit
+    if isinstance(cache, PrefixCache) and cache.snapshot_bytes not in ("auto", 0) and on_hit != "snapshot":
+        yield plan_problem(
+            f"cache.snapshot_bytes={cache.snapshot_bytes}",
+            f"replay.on_hit={on_hit} computes the window keys of a hit again",
+            "nothing would read saved ones",
+            "cache.snapshot_bytes=auto",
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,8 +19,11 @@ class EngineLike(Protocol):
     """What is used of `engine.engine.Engine`."""
 
     limits: Any
+    clock: Callable[[], float]
 
-    def submit(self, prompt_ids: Any, params: SamplingParams, *, priority: int = 0) -> list[int]: ...
+    def submit(
+        self, prompt_ids: Any, params: SamplingParams, *, priority: int = 0, cache_salt: str = ""
+    ) -> list[int]: ...
 
     def step(self) -> Sequence[Any]: ...
 
@@ -77,19 +79,22 @@ class Collector:
     """
 
     def __init__(
-        self, engine: EngineLike, tokenizer: BpeTokenizer | None, clock: Callable[[], float] = time.perf_counter
+        self, engine: EngineLike, tokenizer: BpeTokenizer | None, clock: Callable[[], float] | None = None
     ) -> None:
+        """`clock` None: the engine's, which a simulation moves."""
         self._engine = engine
         self._tokenizer = tokenizer
-        self._clock = clock
+        self._clock = clock or engine.clock
         self._live: dict[int, tuple[Ticket, int]] = {}  # request id → its prompt, and which answer of it
         self._queued: deque[int] = deque()  # request ids in the order in which the engine admits them
         self._num_admitted = engine.stats().admitted
 
-    def submit(self, prompt_ids: list[int], params: SamplingParams, *, streaming: bool = False) -> Ticket:
+    def submit(
+        self, prompt_ids: list[int], params: SamplingParams, *, cache_salt: str = "", streaming: bool = False
+    ) -> Ticket:
         """Hand a prompt to the engine; `streaming` keeps its news for fetching. Raises ValueError where it is refused."""
         ticket = Ticket(prompt_ids, params, self._tokenizer, self._clock(), streaming)
-        ticket.request_ids = self._engine.submit(prompt_ids, params)
+        ticket.request_ids = self._engine.submit(prompt_ids, params, cache_salt=cache_salt)
         self._live |= {request_id: (ticket, index) for index, request_id in enumerate(ticket.request_ids)}
         self._queued.extend(ticket.request_ids)
         return ticket

@@ -5,7 +5,8 @@ Input, one JSON value a line (empty lines are skipped): a text, or an object wit
     "messages"          a conversation in Chat Completions form
     "prompt_token_ids"  ids, taken as they are
 and optionally "id" (given back), "sampling" (fields of SamplingParams over the defaults; temperature and top_p given here
-win over the chat format's), and for the first two "thinking", "tools", "tool_choice", "response_format".
+win over the chat format's), "cache_salt" (a text; cached prefixes are shared within one salt), and for the first two
+"thinking", "tools", "tool_choice", "response_format".
 
 Output, one object a line in the order of the input: "line" (of the input, from 1), "digest" (of that line and of the
 settings), then the result. A line that cannot run becomes a record with "error".
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from deepinfer.interfaces import SamplingParams
-from deepinfer.serving.jobs import Desk, Job
+from deepinfer.serving.jobs import Desk, Job, check_salt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _SOURCES = ("prompt", "messages", "prompt_token_ids")
 _CHAT_OPTIONS = ("thinking", "tools", "tool_choice", "response_format")
-_KNOWN = (*_SOURCES, *_CHAT_OPTIONS, "id", "sampling")
+_KNOWN = (*_SOURCES, *_CHAT_OPTIONS, "id", "sampling", "cache_salt")
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -86,11 +87,12 @@ def job_of(
         params = _params(item.get("sampling") or {}, defaults)
     except ValueError as error:
         return Job(params=defaults, error=f"line {line.number}: sampling: {error}")
+    salt = item.get("cache_salt", "")
     if "prompt_token_ids" in item:
-        return desk.text(item["prompt_token_ids"], params)
+        return desk.text(item["prompt_token_ids"], params, cache_salt=salt)
     options = {"thinking": thinking} | {name: item[name] for name in _CHAT_OPTIONS if name in item}
     messages = item["prompt"] if "prompt" in item else item["messages"]
-    return desk.chat(messages, params, asked=asked | (item.get("sampling") or {}).keys(), **options)
+    return desk.chat(messages, params, asked=asked | (item.get("sampling") or {}).keys(), cache_salt=salt, **options)
 
 
 def _shape_problem(item: Any) -> str:
@@ -109,6 +111,10 @@ def _shape_problem(item: Any) -> str:
         return f"thinking is {item['thinking']!r}, neither true nor false"
     if not _is_id(item.get("id", "")):
         return "id is neither a text nor a whole number"
+    try:
+        check_salt(item.get("cache_salt", ""))
+    except ValueError as error:
+        return str(error)
     given = [key for key in _CHAT_OPTIONS if key in item]
     if given and "prompt_token_ids" in item:
         return f"{', '.join(given)} shape a chat, but prompt_token_ids are taken as they are"
@@ -128,14 +134,17 @@ def _params(fields: Any, defaults: SamplingParams) -> SamplingParams:
     return msgspec.structs.replace(defaults, **fields)
 
 
-def record(line: Line, output: RequestOutput) -> dict[str, Any]:
-    """One line of the output file. The first answer stands at the top; with n > 1 all stand in "answers"."""
+def record(line: Line, output: RequestOutput, *, keeps_prefixes: bool = False) -> dict[str, Any]:
+    """One line of the output file. The first answer stands at the top; with n > 1 all stand in "answers". What came from a
+    prefix cache is told where there is one."""
     head: dict[str, Any] = {"line": line.number, "digest": line.digest}
     name = _name(line)
     if name is not None:
         head["id"] = name
     body = head | _answer(output.outputs[0])
     body["prompt_tokens"] = len(output.prompt_token_ids)
+    if keeps_prefixes:
+        body |= {"cached_tokens": output.cached_tokens, "approximate": output.approximate}
     if len(output.outputs) > 1:
         body["answers"] = [_answer(answer) for answer in output.outputs]
     if output.prompt_logprobs is not None:

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 Prompt = str | Sequence[int] | np.ndarray | dict[str, Any]
 _PROMPT_KEYS = ("prompt", "prompt_token_ids")
+MAX_SALT = 256  # characters
 
 
 class Job(msgspec.Struct, kw_only=True):
-    """One prompt that is ready to run, or the reason why it is not."""
+    """One prompt that is ready to run, or the reason why it is not. Cached prefixes are shared within one `cache_salt`."""
 
     prompt_ids: list[int] = []
     params: SamplingParams
+    cache_salt: str = ""
     chat: ChatPrompt | None = None
     error: str | None = None
 
@@ -49,14 +51,14 @@ class Desk:
         self._grammar = grammar  # who enforces the form of answers
         self._codec: Codec | None = None
 
-    def text(self, prompt: Prompt, params: SamplingParams) -> Job:
+    def text(self, prompt: Prompt, params: SamplingParams, *, cache_salt: str = "") -> Job:
         """A str becomes ids after BOS (spellings of special tokens become those), ids stay as they are."""
         try:
-            return self._checked(Job(params=params, prompt_ids=self._ids_of(prompt)))
+            return self._checked(Job(params=params, prompt_ids=self._ids_of(prompt), cache_salt=cache_salt))
         except ValueError as error:
             return Job(params=params, error="; ".join([str(error), *find_problems(params, self._vocab_size)]))
 
-    def chat(self, messages: Any, params: SamplingParams, **options: Any) -> Job:
+    def chat(self, messages: Any, params: SamplingParams, *, cache_salt: str = "", **options: Any) -> Job:
         """A conversation, rendered; `options` are those of `Codec.encode`."""
         problems = find_problems(params, self._vocab_size)
         if problems:
@@ -65,7 +67,7 @@ class Desk:
             chat = self.codec.encode(messages, params, **options)
         except ChatError as error:
             return Job(params=params, error=str(error))
-        return self._checked(Job(prompt_ids=chat.prompt_ids, params=chat.params, chat=chat))
+        return self._checked(Job(prompt_ids=chat.prompt_ids, params=chat.params, chat=chat, cache_salt=cache_salt))
 
     def message(self, job: Job, token_ids: Sequence[int], finish_reason: str) -> ChatMessage:
         """The answer to a chat job, taken apart."""
@@ -112,6 +114,15 @@ class Desk:
             problems.append("stop and bad_words are texts, and this model has no tokenizer.json: use stop_token_ids")
         job.error = "; ".join(problems) or None
         return job
+
+
+def check_salt(salt: Any) -> None:
+    """Raises ValueError unless this is a text that keeps cached prefixes apart."""
+    if not isinstance(salt, str) or len(salt) > MAX_SALT or is_broken(salt):
+        raise ValueError(
+            f"cache_salt={salt!r:.60} is no text of at most {MAX_SALT} characters: it names those who may share cached "
+            'prefixes; "" shares with all who give none'
+        )
 
 
 def _unwrapped(prompt: dict[str, Any]) -> Any:

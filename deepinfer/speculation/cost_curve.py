@@ -5,10 +5,11 @@ A step of `rows` rows that samples `sequences` sequences takes
     forward(rows) + slope · rows + plain(sequences) [+ drafting(sequences)]        seconds.
 
 The first and the last two are tables measured at start-up; `slope` (s/row, never negative) is what a row takes more than then,
-mostly since contexts are longer. Both are corrected from whole steps by medians, so that a stray slow step changes nothing.
-Tables rise with their argument: noise must not make a step of more rows look cheaper.
+since contexts are longer or the machine is slower. Both are corrected from whole steps by medians, so that a stray slow step
+changes nothing. Tables rise with their argument: noise must not make a step of more rows look cheaper.
 """
 
+import itertools
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ import numpy as np
 WINDOW = 5_000  # steps after which a size that did not come again no longer counts for the slope
 MOST_PER_SIZE, LEAST_PER_SIZE = 64, 10  # steps of about the same rows that count, and from which on they do
 SIZES_PER_DOUBLING = 4  # rows count as about the same within a fifth
+LEAST_RATIO = 1.5  # between two sizes whose times say what a row takes
 LEAST_RECENT, MOST_RECENT = 5, 9  # steps with the same sequences that correct what is not rows
 LEAST_SHARE = 0.1  # of the measured forward pass: no correction predicts less
 
@@ -78,19 +80,29 @@ class CostCurve:
         if not (math.isfinite(device_s) and device_s > 0 and rows > 0):
             return
         sized = self._sized(np.asarray(rows))
-        over_forward_s = device_s - float(_along(sized, self.rows, self.forward_s))
-        over_tables_s = over_forward_s - self._table_s(sequences, drafted)
+        forward_s = float(_along(sized, self.rows, self.forward_s))
+        tables_s = forward_s + self._table_s(sequences, drafted)
+        over_forward_s, over_tables_s = device_s - forward_s, device_s - tables_s
         self._recent[sequences, drafted].append((float(sized), over_forward_s))
         self._beside[drafted].append((float(sized), over_tables_s))
         self._num_observed += 1
         size = self._sizes[round(SIZES_PER_DOUBLING * math.log2(float(sized)))]
-        if size.add(over_tables_s / float(sized), self._num_observed):
+        if size.add(float(sized), over_tables_s, over_tables_s / tables_s, self._num_observed):
             self._correct_slope()
 
     def _correct_slope(self) -> None:
+        """What rows explain is how the rest rises from size to size. Where there is one size, rows have become dearer by as
+        much as all the rest: the machine is slower, or others use it too."""
         oldest = self._num_observed - WINDOW
-        medians = [size.median_s for size in self._sizes.values() if size.is_enough and size.last > oldest]
-        self.slope_s = max(0.0, median(medians)) if medians else 0.0
+        sizes = [size for size in self._sizes.values() if size.is_enough and size.last > oldest]
+        slopes = [
+            (large.rest_s - small.rest_s) / (large.rows - small.rows)
+            for small, large in itertools.permutations(sizes, 2)
+            if large.rows >= LEAST_RATIO * small.rows
+        ]
+        rising_s = (self.forward_s[-1] - self.forward_s[0]) / max(1, self.rows[-1] - self.rows[0])
+        slopes = slopes or [size.share * float(rising_s) for size in sizes]
+        self.slope_s = max(0.0, median(slopes)) if slopes else 0.0
 
     def _other_s(self, sequences: int, drafted: bool) -> float:
         """Seconds that rows do not explain: lately with the same sequences, else as measured and lately beside that."""
@@ -116,24 +128,24 @@ class CostCurve:
 
 
 class _Size:
-    """Steps of about the same rows: seconds a row that they took more than the tables say."""
+    """Steps of about the same rows. Medians: `rows`; `rest_s` is what they took more than the tables say, `share` its share."""
 
     def __init__(self) -> None:
-        self.rests_s: deque[float] = deque(maxlen=MOST_PER_SIZE)
-        self.median_s = 0.0
+        self._steps: deque[tuple[float, float, float]] = deque(maxlen=MOST_PER_SIZE)
+        self.rows = self.rest_s = self.share = 0.0
         self.count = self.last = 0
 
     @property
     def is_enough(self) -> bool:
         return self.count >= LEAST_PER_SIZE
 
-    def add(self, rest_s: float, number: int) -> bool:
-        """Book step `number`; whether the median is a new one, which every tenth step makes it."""
-        self.rests_s.append(rest_s)
+    def add(self, rows: float, rest_s: float, share: float, number: int) -> bool:
+        """Book step `number`; whether the medians are new ones, which every tenth step makes them."""
+        self._steps.append((rows, rest_s, share))
         self.count, self.last = self.count + 1, number
         if self.count % LEAST_PER_SIZE:
             return False
-        self.median_s = median(self.rests_s)
+        self.rows, self.rest_s, self.share = (median(column) for column in zip(*self._steps))
         return True
 
 

@@ -1,17 +1,21 @@
 """Measuring a cost curve at start-up: few sizes where it is straight, more where it bends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from deepinfer.speculation.cost_curve import CostCurve
 
-REPEATS = 5  # timed steps of a size, after one that is not; the shortest and the longest do not count
-SLOW_S, SLOW_REPEATS = 0.05, 3  # a step that takes as long is timed less often: it is less shaken, and the user waits
+# Steps of a size after the first, where that took so many seconds at most, else one: a longer step is less shaken, and the
+# user waits.
+REPEATS = ((0.01, 5), (0.1, 2))
 LEAST_RISE = 0.04  # between two sizes, as a share: less is not looked into
 MOST_SIZES = 72  # of rows
 MOST_S = 20.0  # of steps, after which no further sizes are looked for
+SEQUENCE_RATIO = 4  # from one number of sequences to the next
+
+Report = Callable[[int, int], None]  # (sizes that are through, most that there may be)
 
 
 class Measure(Protocol):
@@ -30,58 +34,85 @@ def measure_curve(
     sizes: Sequence[int] = (),
     most_sizes: int = MOST_SIZES,
     most_s: float = MOST_S,
+    report: Report = lambda done, most: None,
 ) -> CostCurve:
     """The curve of an engine for 1 … `most_rows` rows and 1 … `most_sequences` sequences.
 
-    `sizes`: where the device fills steps up to certain sizes, these, rising; only they are measured. Otherwise 1, 2, 4, … and
-    the row after each, then sizes between the two neighbours that differ most, until no step is left that matters, there are
-    `most_sizes`, or steps have taken `most_s`.
+    `sizes`: where the device fills steps up to certain sizes, these, rising; only they are measured. Otherwise 1, 2, 4, …,
+    then the row after each, then sizes between the two neighbours that differ most, until no step is left that matters, there
+    are `most_sizes`, or steps have taken `most_s`. `report` hears of every size.
     """
     assert 1 <= most_sequences <= most_rows
-    if sizes:
-        forward_s = {int(size): trimmed(measure, int(size), 0, False) for size in sizes}
-    else:
-        forward_s = {size: trimmed(measure, size, 0, False) for size in first_sizes(most_rows)}
-        while _steps_s(forward_s) < most_s and len(forward_s) < most_sizes and (between := _widest_gap(forward_s)):
-            for size in between:
-                forward_s[size] = trimmed(measure, size, 0, False)
+    timer = _Timer(measure)
+    counts = first_counts(most_sequences)
+    most = (len(sizes) or max(most_sizes, most_rows.bit_length() + 1)) + len(counts)
+    forward_s: dict[int, float] = {}
+
+    def run(size: int) -> None:
+        forward_s[size] = shortest(timer, size, 0, False)
+        report(len(forward_s), most)
+
+    for size in sizes or powers(most_rows):
+        run(int(size))
+    while not sizes and timer.spent_s < most_s and len(forward_s) < most_sizes:
+        behind = [size for size in first_sizes(most_rows) if size not in forward_s]
+        if not (wanted := behind[:1] or _widest_gap(forward_s)):
+            break
+        for size in wanted:
+            run(size)
     rows = np.array(sorted(forward_s))
-    sequences = np.array([size for size in first_sizes(most_sequences) if _is_power(size) or size == most_sequences])
     plain, drafting = [], []
-    for count in sequences.tolist():
-        alone_s = forward_s.get(count) or trimmed(measure, count, 0, False)
-        sampled_s = trimmed(measure, count, count, False)
+    for done, count in enumerate(counts, start=1):
+        alone_s = forward_s.get(count) or shortest(timer, count, 0, False)
+        sampled_s = shortest(timer, count, count, False)
         plain.append(max(0.0, sampled_s - alone_s))
-        drafting.append(max(0.0, trimmed(measure, count, count, True) - max(sampled_s, alone_s)))
+        drafting.append(max(0.0, shortest(timer, count, count, True) - max(sampled_s, alone_s)))
+        report(len(forward_s) + done, most)
     return CostCurve(
         rows,
         np.array([forward_s[size] for size in rows.tolist()]),
-        sequences,
+        np.array(counts),
         np.array(plain),
         np.array(drafting),
         padded=bool(sizes),
     )
 
 
-def trimmed(measure: Measure, rows: int, sequences: int, draft: bool) -> float:
-    """Mean seconds of a step but for the shortest and the longest of REPEATS, after one that is not counted."""
-    slow = measure(rows, sequences, draft) > SLOW_S
-    times = sorted(measure(rows, sequences, draft) for _ in range(SLOW_REPEATS if slow else REPEATS))
-    return float(np.mean(times[1:-1]))
+class _Timer:
+    """A Measure that adds up what it took."""
+
+    def __init__(self, measure: Measure) -> None:
+        self._measure, self.spent_s = measure, 0.0
+
+    def __call__(self, rows: int, sequences: int, draft: bool) -> float:
+        seconds = self._measure(rows, sequences, draft)
+        self.spent_s += seconds
+        return seconds
 
 
-def _steps_s(forward_s: dict[int, float]) -> float:
-    return sum(seconds * (1 + (SLOW_REPEATS if seconds > SLOW_S else REPEATS)) for seconds in forward_s.values())
+def shortest(measure: Measure, rows: int, sequences: int, draft: bool) -> float:
+    """Seconds of the shortest of a few steps: whatever else the machine does only makes them longer."""
+    first_s = measure(rows, sequences, draft)
+    repeats = next((repeats for at_most_s, repeats in REPEATS if first_s <= at_most_s), 1)
+    return min(first_s, *(measure(rows, sequences, draft) for _ in range(repeats)))
+
+
+def powers(most: int) -> list[int]:
+    """1, 2, 4, … and `most`."""
+    return sorted({*(1 << power for power in range(most.bit_length())), most})
+
+
+def first_counts(most: int) -> list[int]:
+    """Numbers of sequences: 1, 4, 16, … and `most`."""
+    counts = {1, most}
+    while (count := max(counts - {most}, default=1) * SEQUENCE_RATIO) < most:
+        counts.add(count)
+    return sorted(counts)
 
 
 def first_sizes(most: int) -> list[int]:
     """1, 2, 4, 8, 9, 16, 17, … and `most`: steps of a curve mostly lie just behind powers of two."""
-    powers = [1 << power for power in range(most.bit_length())]
-    return sorted({*powers, *(size + 1 for size in powers if 8 <= size < most), most})
-
-
-def _is_power(size: int) -> bool:
-    return size & (size - 1) == 0
+    return sorted({*powers(most), *(size + 1 for size in powers(most) if 8 <= size < most)})
 
 
 def _widest_gap(forward_s: dict[int, float]) -> tuple[int, ...]:

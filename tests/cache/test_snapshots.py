@@ -88,3 +88,23 @@ def test_a_block_has_one_snapshot() -> None:
     snapshot = pool.reserve()
     with pytest.raises(AssertionError):
         pool.keep(snapshot, 1)
+
+
+def test_whoever_wants_to_know_hears_of_every_one_that_is_free_again() -> None:
+    """Dropped, evicted, left with its block, or given up by its last reader; before it can be reserved anew."""
+    freed: list[int] = []
+    pool = SnapshotPool(2, 10, freed.append)
+    first, second = kept(pool, 1), pool.reserve()
+    assert second is not None and not freed
+    pool.drop(second)
+    assert freed == [second]
+    kept(pool, 2)
+    pool.pin(first)
+    assert pool.reserve() == second and freed == [second, second]  # evicted
+    pool.forget(np.array([1]))
+    assert freed == [second, second]  # somebody still reads it
+    pool.unpin(first)
+    assert freed == [second, second, first]
+    third = kept(pool, 3)
+    pool.forget(np.array([3]))
+    assert freed[3:] == [third]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from deepinfer.cli.bench import concurrency_of, duration, fitted, length, speculation_counts
+from deepinfer.cli.bench import duration, fitted, length
+from deepinfer.cli.bench_load import concurrency_of, prefix_counts, speculation_counts
 from deepinfer.cli.bench_report import report
 from deepinfer.cli.main import main
 from deepinfer.config.compose import load
@@ -61,8 +62,23 @@ def test_a_line_with_the_keys_that_benchmarks_share(tmp_path: Path, capsys: pyte
     ("overrides", "sizes", "notes"),
     [
         (("workload.prompt_tokens=9", "workload.output_tokens=4", "workload.cached_share=0"), (9, 4), []),
-        (("workload.prompt_tokens=9k", "workload.output_tokens=5"), (4091, 5), ["room for 4,096", "no prefix"]),
+        (("workload.prompt_tokens=9k", "workload.output_tokens=5"), (4091, 5), ["room for 4,096", "keeps no prefix"]),
         (("workload.prompt_tokens=9k", "workload.output_tokens=9k"), (2048, 2048), ["2,048 + 2,048"]),
+        (
+            ("workload.prompt_tokens=300", "workload.output_tokens=5", "workload.cached_share=0.5", "cache=prefix"),
+            (300, 5),
+            ["begin with the same 128 tokens"],
+        ),
+        (
+            ("workload.prompt_tokens=100", "workload.output_tokens=5", "workload.cached_share=1", "cache=prefix"),
+            (100, 5),
+            ["share no whole block"],
+        ),
+        (
+            ("workload.prompt_tokens=9", "workload.output_tokens=4", "workload.cached_share=0", "speculation=ngram"),
+            (9, 4),
+            ["are no texts"],
+        ),
         (("cache.num_blocks=1", "scheduler.max_num_seqs=1", "workload=code"), (64, 64), ["room for 128"]),
     ],
 )
@@ -71,7 +87,9 @@ def test_what_does_not_fit_is_cut_and_said(
 ) -> None:
     spec = load("task=bench", *overrides)
     plan, workload, told = fitted(spec, probe(spec), {})
-    assert (workload.prompt_tokens, workload.output_tokens, workload.cached_share) == (*sizes, 0.0)
+    shared = 128 if "300" in overrides[0] else 0
+    assert (workload.prompt_tokens, workload.output_tokens) == sizes
+    assert workload.cached_share * sizes[0] == pytest.approx(shared)
     assert all(any(note in line for line in told) for note in notes) and bool(told) == bool(notes)
     assert sum(sizes) <= min(plan.model.max_model_len, plan.capacity.tokens)
 
@@ -132,3 +150,35 @@ def test_what_speculation_brought_is_told_by_depth(capsys: pytest.CaptureFixture
     words = [line.split() for line in report(row | {"speculation": counts}).splitlines()]
     assert ["Tokens", "of", "a", "round", "with", "drafts", "1.95"] in words
     assert ["Accepted", "/", "checked", "0.75", "0.5", "-"] in words
+
+
+def test_what_the_prefix_cache_gave_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """The warm-up leaves what all prompts share, so every measured request hits."""
+    load = ("workload.prompt_tokens=140", "workload.output_tokens=3", "workload.cached_share=1", "task.num_requests=3")
+    assert main(["bench", *load, "cache=prefix", "task.warm_up=1", "scheduler.async_depth=1", "format=json"]) == 0
+    printed = capsys.readouterr()
+    row = json.loads(printed.out)
+    assert "begin with the same 128 tokens" in printed.err and row["notices"] == []
+    assert {key: row["prefix"][key] for key in ("queries", "hits", "query_tokens", "saved_tokens", "hit_rate")} == {
+        "queries": 3,
+        "hits": 3,
+        "query_tokens": 420,
+        "saved_tokens": 384,
+        "hit_rate": 1.0,
+    }
+    assert row["prefix"]["saved_share"] == pytest.approx(384 / 420)
+    assert row["engine"]["steps_ahead"] > 0 and 0 <= row["host_share"] < 1
+    words = [line.split() for line in report(row).splitlines()]
+    assert ["Prompt", "tokens", "not", "computed", "384"] in words
+    bare = SimpleNamespace(prefix=None)
+    assert prefix_counts(bare, bare) is None and "prefix cache" not in report(row | {"prefix": None})
+
+
+def test_tokens_that_come_together_are_one_latency(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *SMALL, "format=json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["tokens_per_itl"] == 1 and "at once" not in report(row).split("End-to-end")[0].split("\n", 1)[1]
+    (line,) = [
+        line for line in report(row | {"tokens_per_itl": 2.25}).splitlines() if line.startswith("Inter-token latency")
+    ]
+    assert line.startswith("Inter-token latency, 2.25 tokens at once")

@@ -190,10 +190,10 @@ def test_an_output_of_another_input_or_other_settings_is_refused(
         (["output=out.jsonl"], "no prompts="),
         (["prompts=in.jsonl", "output=/dev/full"], "not a regular file"),
         (["prompts=/dev/null"], "not a regular file"),
-        (["prompts=none.jsonl", "cache=prefix"], "cache=prefix"),
-        (["cache=prefix", "prompts=none.jsonl"], "no such file"),
+        (["prompts=none.jsonl", "kernels=triton"], "kernels=triton"),
+        (["grammar=xgrammar", "prompts=none.jsonl"], "no such file"),
         (["sampling.seed=x", "prompts=none.jsonl"], "no such file"),
-        (["prompts=none.jsonl", "cache.memory_bytes=1", "cache=prefix"], "cache=prefix"),
+        (["prompts=none.jsonl", "cache.memory_bytes=1", "executor=distributed"], "executor=distributed"),
     ],
 )
 def test_paths_that_cannot_be_are_config_errors(

@@ -8,6 +8,7 @@ from toy_executor import expected_answer, run_all, toy_engine, toy_limits
 
 from deepinfer.cache.block_pool import IndexPool
 from deepinfer.engine import scheduler
+from deepinfer.engine.block_growth import BlockGrowth
 from deepinfer.engine.decode_state import DecodeState, Resolved
 from deepinfer.engine.scheduler import Scheduler
 from deepinfer.engine.sequences import SequenceTable
@@ -138,7 +139,7 @@ def late_results_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def blocks_for_the_newest_token_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Scheduler, "_reach", lambda self, slots: self.table.num_tokens[slots])
+    patch.setattr(BlockGrowth, "_reach", lambda self, slots: self._table.num_tokens[slots])
 
 
 FAULTS = [

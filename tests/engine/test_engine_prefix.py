@@ -82,7 +82,9 @@ def check_random_traffic(seed: int, num_blocks: int, async_depth: int, draft_dep
 
 def test_random_traffic_does_all_that_it_is_to_check() -> None:
     """Hits, restores, evictions, preemptions, and snapshots at ends of blocks that answers crossed, reached and not."""
-    stats = [check_random_traffic(seed, 16, 1, 4, "snapshot").stats() for seed in range(6)]
+    engines = [check_random_traffic(seed, 16, 1, 4, "snapshot") for seed in range(6)]
+    assert all(engine.executor.num_poisoned_snapshots > 5 for engine in engines)
+    stats = [engine.stats() for engine in engines]
     assert sum(s.prefix.hits for s in stats) > 10
     assert sum(s.preemptions for s in stats) > 2
     assert sum(s.prefix.evicted_blocks for s in stats) > 100

@@ -10,6 +10,7 @@ from deepinfer.engine.engine import Engine
 from deepinfer.engine.executor_simulated import SimulatedExecutor
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepPlan
+from deepinfer.sampling.params import ParamsError
 from deepinfer.speculation.fixed import FixedLengths
 
 LIMITS = EngineLimits(
@@ -103,3 +104,12 @@ def test_results_come_in_order_only() -> None:
     executor = simulated()
     with pytest.raises(IndexError):
         executor.collect()
+
+
+@pytest.mark.parametrize("asked", [{"logprobs": 0}, {"prompt_logprobs": 3}, {"logprobs": 2, "prompt_logprobs": 1}])
+def test_what_comes_of_probabilities_is_refused(asked: dict[str, int]) -> None:
+    engine = Engine(simulated(), LIMITS)
+    named = " and ".join(f"{name}={value}" for name, value in asked.items())
+    with pytest.raises(ParamsError, match=f"{named}: a simulation invents tokens.*type executor=local"):
+        engine.submit(np.array([1, 2]), SamplingParams(**asked))
+    assert (engine.unfinished, engine.stats().refused) == (0, 1)

@@ -99,12 +99,14 @@ def test_latencies_by_hand() -> None:
     assert (found["request_throughput"], found["output_throughput"], found["total_token_throughput"]) == (0.5, 1.5, 4.0)
     assert (found["mean_ttft_ms"], found["median_ttft_ms"], found["std_ttft_ms"]) == (2000.0, 2000.0, 1000.0)
     assert found["p90_ttft_ms"] == pytest.approx(2800.0) and found["p99_ttft_ms"] == pytest.approx(2980.0)
+    assert found["tokens_per_itl"] == 2.0  # the first token, then four in two arrivals
     assert found["mean_tpot_ms"] == 500.0 and found["mean_itl_ms"] == 1000.0 and found["mean_e2el_ms"] == 3000.0
 
 
 def test_nothing_has_no_latency() -> None:
     found = figures([TimedRequest(np.arange(3), error="NaN")], duration_s=1.0)
     assert (found["failed"], found["mean_ttft_ms"], found["p99_itl_ms"]) == (1, None, None)
+    assert found["tokens_per_itl"] is None
 
 
 def test_refused_and_failed_requests_end_alone() -> None:
@@ -126,3 +128,9 @@ def test_arrivals_are_poisson_and_repeat_with_the_seed() -> None:
     assert all((a.prompt_ids == b.prompt_ids).all() and a.due_s == b.due_s for a, b in zip(first, again))
     ids = np.concatenate([request.prompt_ids for request in first])
     assert (ids.min(), ids.max()) == (0, 49)
+
+
+def test_prompts_may_begin_alike() -> None:
+    requests = random_requests(3, 6, 50, np.random.default_rng(1), beginning=np.arange(4))
+    assert [request.prompt_ids[:4].tolist() for request in requests] == [[0, 1, 2, 3]] * 3
+    assert len({tuple(request.prompt_ids) for request in requests}) == 3 and len(requests[0].prompt_ids) == 6

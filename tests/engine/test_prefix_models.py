@@ -34,7 +34,7 @@ def golden(request: pytest.FixtureRequest) -> EngineGraph:
         "cache.snapshot_every=1",
         f"replay.on_hit={request.param}",
         "cache.num_blocks=200",
-        "cache.snapshot_bytes=24MiB",
+        *(("cache.snapshot_bytes=24MiB",) if request.param == "snapshot" else ()),
     )
 
 
@@ -119,3 +119,21 @@ def test_a_preempted_sequence_goes_on_from_its_own_block() -> None:
     assert run(scarce, prompts, [params] * 3) == run(plenty, prompts, [params] * 3)
     stats = scarce.engine.stats()
     assert stats.preemptions > 0 and stats.recomputed_tokens == 0
+
+
+def test_nobody_reads_a_snapshot_that_is_free() -> None:
+    """More prompts than there is room for states: those that gave way are NaN until they are written again."""
+    graph = golden_graph(
+        "cache=prefix", "cache.snapshot_every=1", "cache.num_blocks=60", "cache.snapshot_bytes=30000",
+        "model.max_model_len=384",
+    )  # fmt: skip
+    pool, state = graph.engine.scheduler.prefix.cache.snapshots, graph.cache.state
+    size, num_slots = pool.size, graph.cache.num_slots
+    prompts = [ids(150, seed) for seed in range(size + 2)]
+    for number, prompt in enumerate(prompts):
+        cold, warm = cold_and_warm(graph, prompt, SAMPLED, str(number))
+        assert warm == cold
+    assert pool.num_evicted >= size > 0
+    pool.forget(np.arange(60))
+    assert pool.num_unused == size
+    assert (state[num_slots:] == 0xFF).all()

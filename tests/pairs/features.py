@@ -75,7 +75,7 @@ FEATURES = {
         lambda ran: ran.prompt_steps > LONG_TOKENS // 70,
     ),
     "preemption": Feature(
-        (), lambda ran: ran.stats.preemptions > 2 and ran.stats.recomputed_tokens > LONG_TOKENS, preempts=True
+        (), lambda ran: ran.stats.preemptions > 2 and ran.stats.recomputed_tokens > 2 * BLOCK, preempts=True
     ),
     "grammar": Feature(
         ("grammar=llguidance",), lambda ran: ran.stats.finished["stop"] > 0, ("grammar=llguidance",), True

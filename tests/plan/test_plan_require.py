@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from deepinfer.config.env import Foreign
+from deepinfer.config.errors import ExitCode
 from deepinfer.config.facts import Facts
 from deepinfer.config.probes import Device, MachineFacts, probe_machine
 from deepinfer.plan.floors import meets
+from deepinfer.plan.prerequisites import missing_libraries
 from deepinfer.plan.require import missing
 from deepinfer.plan.types import Plan
 
@@ -115,3 +117,15 @@ class _Bare:
 )
 def test_versions(found: str, floor: str, met: bool) -> None:
     assert meets(found, floor) is met
+
+
+@pytest.mark.parametrize(
+    ("there", "found"), [({}, "no xgrammar here"), ({"xgrammar": "0.1.30"}, "this machine has xgrammar 0.1.30")]
+)
+def test_the_library_of_an_option_is_asked_for(plan_of: PlanOf, there: dict[str, str], found: str) -> None:
+    plan = plan_of(*TINY, "hardware=cpu", "grammar=xgrammar")
+    (problem,) = missing_libraries(plan, facts(libraries=there).machine)
+    assert (problem.asked, problem.found, problem.code) == ("grammar=xgrammar", found, ExitCode.DEVICE)
+    assert problem.fix.startswith("pip install ") and "xgrammar" in problem.fix
+    assert not missing_libraries(plan, facts(libraries={"xgrammar": "0.2.1"}).machine)
+    assert not missing_libraries(plan_of(*TINY, "hardware=cpu", "grammar=none"), facts(libraries={}).machine)

@@ -1,5 +1,6 @@
 """Results from events that hold several tokens, as speculation makes them."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,9 +18,13 @@ class ScriptedEngine:
         self.steps = list(steps)
         self.finished: list[int] = []
         self.aborted: list[int] = []
+        self.salts: list[str] = []
         self.admitted = self.submitted = 0
 
-    def submit(self, prompt_ids, params, *, priority=0) -> list[int]:
+    clock = staticmethod(time.perf_counter)
+
+    def submit(self, prompt_ids, params, *, priority=0, cache_salt="") -> list[int]:
+        self.salts.append(cache_salt)
         ids = list(range(self.submitted, self.submitted + params.n))
         self.submitted += params.n
         return ids

@@ -55,6 +55,12 @@ def test_a_line_may_change_the_sampling(desk: Desk) -> None:
     assert (params.max_tokens, params.stop, params.logit_bias, params.temperature) == (3, ("a",), {5: 1.0}, 0.5)
 
 
+def test_a_line_may_keep_its_prefixes_to_itself(desk: Desk) -> None:
+    lines = ({"prompt": "x"}, {"messages": [{"role": "user", "content": "x"}]}, {"prompt_token_ids": [0, 5]})
+    assert [job(desk, line | {"cache_salt": "s" * 256}).cache_salt for line in lines] == ["s" * 256] * 3
+    assert [job(desk, line).cache_salt for line in lines] == [""] * 3
+
+
 def test_what_a_line_or_the_command_line_chose_wins_over_the_format(desk: Desk) -> None:
     line = {"prompt": "x", "thinking": True}
     assert job(desk, line).params.temperature == 1.0
@@ -87,6 +93,9 @@ def test_what_a_line_or_the_command_line_chose_wins_over_the_format(desk: Desk) 
         ({"prompt": "a", "sampling": {"temperature": math.nan}}, "temperature=nan"),
         ({"prompt": "a", "sampling": 3}, "no object"),
         ({"prompt": "a" * 5000}, "4096"),
+        ({"prompt": "a", "cache_salt": 5}, "cache_salt=5 is no text of at most 256 characters"),
+        ({"prompt_token_ids": [1], "cache_salt": "s" * 257}, "cache_salt='sss"),
+        ({"prompt": "a", "cache_salt": "\ud800"}, "cache_salt="),
     ],
 )
 def test_bad_lines_become_errors_that_name_the_fault(desk: Desk, value: object, hint: str) -> None:
@@ -111,6 +120,13 @@ def test_a_record_says_what_was_drafted_for_an_answer() -> None:
     made = record(Line(1, b"{}", "d"), RequestOutput(prompt_token_ids=[0], outputs=answers))
     assert "drafts" not in made, "nothing was checked for the first"
     assert made["answers"][1]["drafts"] == {"rounds": 2, "checked": 5, "accepted": 3, "accepted_length": 2.5}
+
+
+def test_a_record_says_what_the_cache_gave_where_there_is_one() -> None:
+    output = RequestOutput(prompt_token_ids=[0], outputs=[Completion(index=0)], cached_tokens=128, approximate=True)
+    made = record(Line(1, b"{}", "d"), output, keeps_prefixes=True)
+    assert (made["cached_tokens"], made["approximate"]) == (128, True)
+    assert not {"cached_tokens", "approximate"} & record(Line(1, b"{}", "d"), output).keys()
 
 
 LINES = [Line(number, b"x", f"d{number}") for number in (1, 2, 4)]

@@ -65,6 +65,17 @@ def test_longer_contexts_show_in_the_slope() -> None:
         assert curve.predict(rows, sequences) == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.parametrize("sizes", [(4, 16), (6,)], ids=["two sizes", "one"])
+def test_a_machine_that_others_use_too_does_not_make_rows_dear(sizes: tuple[int, ...]) -> None:
+    """Every part takes three times as long: of a row's 0.3 s not a share of what the rest takes more."""
+    curve = curve_of(LINEAR)
+    for _ in range(40):
+        for rows in sizes:
+            curve.observe(rows, 2, 3 * float(curve_of(LINEAR).predict(rows, 2)), drafted=True)
+    assert curve.predict(17, 2) - curve.predict(16, 2) == pytest.approx(0.3, rel=0.01)
+    assert curve.predict(16, 2) == pytest.approx(3 * float(curve_of(LINEAR).predict(16, 2)), rel=0.1)
+
+
 def test_a_slower_sampler_shows_beside_the_rows() -> None:
     """0.5 s more whatever the rows: also told of numbers of sequences that did not come."""
     curve = curve_of(LINEAR)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deepinfer.speculation.curve_measurement import first_sizes, measure_curve, trimmed
+from deepinfer.speculation.curve_measurement import first_counts, first_sizes, measure_curve, powers, shortest
 
 
 class Machine:
@@ -50,7 +50,7 @@ def test_noise_does_not_start_a_search() -> None:
 def test_a_slow_machine_is_not_searched_for_long() -> None:
     machine = Machine(32, slope_s=0.1)
     measure_curve(machine, most_rows=192, most_sequences=32, most_s=100.0)
-    assert {row for row, sequences, _ in machine.asked if not sequences} == set(first_sizes(192))
+    assert {row for row, sequences, _ in machine.asked if not sequences} == set(powers(192))
 
 
 def test_given_sizes_are_the_only_ones_and_flat_up_to_each() -> None:
@@ -61,16 +61,28 @@ def test_given_sizes_are_the_only_ones_and_flat_up_to_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "mean"),
-    [([0.0, 1.0, 2.0, 50.0, 3.0, 0.1], 2.0), ([100.0, 1.0, 50.0, 2.0], 2.0)],
-    ids=["fast", "slow, seldom"],
+    "times",
+    [[0.009, 1.0, 2.0, 0.002, 3.0, 1.0], [0.05, 0.04, 2.0], [0.9, 0.5], [0.5, 0.9]],
+    ids=["fast", "slow, seldom", "very slow, once more", "the first counts too"],
 )
-def test_one_warm_up_and_strays_do_not_count(times: list[float], mean: float) -> None:
+def test_strays_do_not_count(times: list[float]) -> None:
     left = iter(times)
-    assert trimmed(lambda *_: next(left), 4, 0, False) == pytest.approx(mean)
+    assert shortest(lambda *_: next(left), 4, 0, False) == min(times)
     assert next(left, None) is None
 
 
 def test_the_smallest_engine() -> None:
     curve = measure_curve(Machine(8), most_rows=1, most_sequences=1)
     assert curve.rows.tolist() == curve.sequences.tolist() == [1]
+
+
+def test_who_waits_hears_how_far_it_is() -> None:
+    heard: list[tuple[int, int]] = []
+    measure_curve(Machine(8), most_rows=48, most_sequences=8, report=lambda done, most: heard.append((done, most)))
+    done, most = zip(*heard)
+    assert list(done) == list(range(1, len(done) + 1)) and len(set(most)) == 1 and done[-1] <= most[0]
+
+
+def test_numbers_of_sequences_are_few() -> None:
+    assert first_counts(1) == [1] and first_counts(4) == [1, 4] and first_counts(5) == [1, 4, 5]
+    assert first_counts(256) == [1, 4, 16, 64, 256]
