@@ -52,6 +52,14 @@ INSTEAD = {  # last name of a key elsewhere → why it is not here, and what to 
     "speculative_algorithm": (_DRAFTS, "speculation=dspark"),
     "speculative_model": (_DRAFTS, "speculation=dspark"),
     **dict.fromkeys(("choice", "guided_choice"), ("it is called sampling.choice here", "sampling.choice=[yes,no]")),
+    **dict.fromkeys(
+        ("async_scheduling", "enable_overlap_schedule", "enable_zos"),
+        ("steps may be scheduled ahead of their predecessor's results", "scheduler.async_depth=1"),
+    ),
+    **dict.fromkeys(
+        ("structured_outputs_config", "guided_decoding_backend", "grammar_backend"),
+        ("grammars are checked by a backend, and a request brings its own", "grammar=llguidance"),
+    ),
     "disaggregation_mode": ("one plan has both sides", "deploy=disaggregated"),
     "kv_transfer_config": ("one plan has both sides", "deploy=disaggregated"),
     "cpu_offload_gb": ("of the weights only the n-gram tables can lie on the host", "parallel.engram=host"),

@@ -144,7 +144,7 @@ def _drafting(speculation: Speculation, config: V41Config) -> Drafting:
     return Drafting(
         kind=speculation.kind,
         depth=depth,
-        verify_length=speculation.verify_length if isinstance(speculation, DSparkFixed) else depth,
+        verify_length=int(getattr(speculation, "verify_length", depth)),
         backtrack=depth + 1 if depth else 0,  # the drafts and the golden token before them
         num_draft_layers=config.num_nextn_predict_layers if uses_checkpoint else 0,
     )

@@ -14,7 +14,8 @@ FLAGS = (  # as vLLM and SGLang spell them
     "tensor_parallel_size tp_size pipeline_parallel_size data_parallel_size gpu_memory_utilization mem_fraction_static "
     "kv_cache_dtype quantization enable_prefix_caching disable_radix_cache enable_expert_parallel ep_size "
     "speculative_config speculative_algorithm max_running_requests chunked_prefill_size block_size page_size "
-    "distributed_executor_backend attention_backend context_length disaggregation_mode num_gpu_blocks_override"
+    "distributed_executor_backend attention_backend context_length disaggregation_mode num_gpu_blocks_override "
+    "async_scheduling enable_overlap_schedule structured_outputs_config"
 ).split()
 
 

@@ -25,8 +25,9 @@ def told(llm: LLM, *prompts: list[int]) -> list[tuple[list[int], list[dict[int, 
     return [(output.token_ids, output.logprobs) for output in llm.generate(list(prompts), GREEDY)]
 
 
-def test_k01_k02_the_same_prompt_four_times(warm: LLM) -> None:
-    """ROCm/ATOM#1417: nothing came of the second; 1Cat-vLLM#205, vllm#42948: no hits with speculation on."""
+def test_k01_k02_n04_the_same_prompt_four_times(warm: LLM) -> None:
+    """ROCm/ATOM#1417: nothing came of the second; 1Cat-vLLM#205, vllm#42948: no hits with speculation on;
+    sglang#34683, vllm PR#52701: a warm prefix gave other tokens."""
     answers = [warm.generate([PROMPT], GREEDY)[0] for _ in range(4)]
     assert [answer.cached_tokens for answer in answers] == [0, 128, 128, 128]
     assert all((a.token_ids, a.logprobs) == (answers[0].token_ids, answers[0].logprobs) for a in answers)
