@@ -6,8 +6,9 @@ Both sides run the same prose of the shipped tiny model, greedily, with one thre
 step in flight would disturb the other side. `device_ms` is the device's own work in each step (model, sampler, drafter),
 `host_ms` that of the loop that did not hide behind it: at depth 1 the difference to depth 0 was overlapped. `device_slower`
 says what the host's thread costs the device: both are Python, so they share one interpreter lock, and caches. Times are of
-the fastest round; `ratio` is the median over rounds of tokens/s at depth 1 over those of depth 0 beside it. On this device the
-host's part is small beside the model's, so there is little to win; what a fast device wins: async_overlap.py.
+the fastest round; `ratio` is the median over rounds of tokens/s at depth 1 over those of depth 0 beside it. `cpu_ms` is the
+process's processor time a step, which other processes do not add to: what it grows by is the price of two threads. On this
+device the host's part is small beside the model's, so there is little to win; what a fast device wins: async_overlap.py.
 """
 
 import os
@@ -40,17 +41,22 @@ def run(graph: EngineGraph, batch: int, steps: int) -> dict[str, float]:
     ids = [engine.submit(prompt, params)[0] for prompt in prompts("prose", batch)]
     while (stats := engine.stats()).waiting or stats.prefilling:
         engine.step()
-    before, started_s = engine.stats(), time.perf_counter()
+    before, started_s, started_cpu_s = engine.stats(), time.perf_counter(), time.process_time()
     for _ in range(steps):
         engine.step()
-    wall_s, after = time.perf_counter() - started_s, engine.stats()
+    wall_s, cpu_s, after = time.perf_counter() - started_s, time.process_time() - started_cpu_s, engine.stats()
     for request_id in ids:
         engine.finish(request_id)
     while engine.has_work:
         engine.step()
     spent = {name: getattr(after, name) - getattr(before, name) for name in ("model_s", "sampling_s", "drafting_s")}
     device_s, tokens = sum(spent.values()), after.sampled_tokens - before.sampled_tokens
-    return {"step_s": wall_s / steps, "device_s": device_s / steps, "tokens_per_s": tokens / wall_s}
+    return {
+        "step_s": wall_s / steps,
+        "cpu_s": cpu_s / steps,
+        "device_s": device_s / steps,
+        "tokens_per_s": tokens / wall_s,
+    }
 
 
 def main() -> None:
@@ -81,6 +87,7 @@ def line(rounds: list[list[dict[str, float]]], **keys: object) -> None:
         ratio=round(float(np.median([one[1]["tokens_per_s"] / one[0]["tokens_per_s"] for one in rounds])), 3),
         **{f"tokens_per_s_depth_{depth}": round(one["tokens_per_s"], 1) for depth, one in enumerate(best)},
         **{f"step_ms_depth_{depth}": round(one["step_s"] * 1e3, 2) for depth, one in enumerate(best)},
+        **{f"cpu_ms_depth_{depth}": round(min(one[depth]["cpu_s"] for one in rounds) * 1e3, 2) for depth in (0, 1)},
         **{f"device_ms_depth_{depth}": round(one["device_s"] * 1e3, 2) for depth, one in enumerate(best)},
         **{f"host_ms_depth_{depth}": round(ms, 3) for depth, ms in enumerate(host_ms)},
         device_slower=round(best[1]["device_s"] / best[0]["device_s"] - 1, 3),

@@ -1,11 +1,12 @@
 """What the drafts of a running engine were said to be worth, and what came of them; and what steps were said to take."""
 
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from deepinfer.engine.executor_local import LocalExecutor
-from deepinfer.interfaces import StepOutput, StepPlan
+from deepinfer.interfaces import SampleInput, StepOutput, StepPlan
 from deepinfer.speculation.cost_curve import CostCurve
 
 BINS = 20
@@ -17,15 +18,24 @@ class Watch:
 
     pairs: list[np.ndarray] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)  # of predicted step times
+    cpu_errors: list[float] = field(default_factory=list)  # the same in the thread's processor time
     timed: bool = False
+    step_cpu_s: float = 0.0
 
     def follow(self, executor: LocalExecutor) -> None:
-        submit, collect, state = executor.submit, executor.collect, executor.state
+        submit, sample, collect, state = executor.submit, executor.sample, executor.collect, executor.state
         confidence: list[np.ndarray] = []
 
         def submitted(plan: StepPlan) -> None:
             confidence.append(state.confidence_NK[plan.slots[: plan.num_decode]].copy())
+            started_s = time.thread_time()
             submit(plan)
+            self.step_cpu_s = time.thread_time() - started_s
+
+        def sampled(sample_input: SampleInput) -> None:
+            started_s = time.thread_time()
+            sample(sample_input)
+            self.step_cpu_s += time.thread_time() - started_s
 
         def collected() -> StepOutput:
             output, served_DK = collect(), confidence.pop()
@@ -37,14 +47,19 @@ class Watch:
                 self.pairs.append(np.stack([served_DK[reached_DK], (place_K < accepted_D)[reached_DK]]))
             return output
 
-        executor.submit, executor.collect = submitted, collected  # type: ignore[method-assign]
+        executor.submit, executor.sample = submitted, sampled  # type: ignore[method-assign]
+        executor.collect = collected  # type: ignore[method-assign]
 
     def follow_curve(self, curve: CostCurve) -> None:
         observe = curve.observe
+        by_cpu = CostCurve(curve.rows, curve.forward_s, curve.sequences, curve.plain_s, curve.drafting_s)
 
         def observed(rows: int, sequences: int, device_s: float, *, drafted: bool) -> None:
             if self.timed and sequences:
                 self.errors.append(abs(float(curve.predict(rows, sequences, drafted=drafted)) / device_s - 1))
+                predicted_s = float(by_cpu.predict(rows, sequences, drafted=drafted))
+                self.cpu_errors.append(abs(predicted_s / self.step_cpu_s - 1))
+            by_cpu.observe(rows, sequences, self.step_cpu_s, drafted=drafted)
             observe(rows, sequences, device_s, drafted=drafted)
 
         curve.observe = observed  # type: ignore[method-assign]

@@ -42,6 +42,7 @@ class LLM:
     def __init__(self, *overrides: str, **keywords: Any) -> None:
         from deepinfer.config.compose import load_with_choices
         from deepinfer.config.facts import probe
+        from deepinfer.engine.asked_grammar import refuse_bad_grammar
         from deepinfer.engine.unbuilt import refuse_to_run
         from deepinfer.plan.prerequisites import missing_libraries
         from deepinfer.plan.require import missing
@@ -52,6 +53,7 @@ class LLM:
         facts = probe(spec)
         plan = resolve(spec, facts, choices)
         refuse_to_run(plan, spec, missing(plan, facts), missing_libraries(plan, facts.machine))
+        refuse_bad_grammar(plan)
         self._open(plan)
         self.asked = asked_sampling(overrides)
 

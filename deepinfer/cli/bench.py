@@ -24,6 +24,7 @@ from deepinfer.config.machine import Host
 from deepinfer.config.specs import PrefixCache
 from deepinfer.config.tasks import Bench
 from deepinfer.config.workloads import SteadyWorkload
+from deepinfer.engine.asked_grammar import refuse_bad_grammar
 from deepinfer.engine.unbuilt import is_simulated, refuse_to_run
 from deepinfer.plan import render
 from deepinfer.plan.prerequisites import missing_libraries
@@ -51,6 +52,7 @@ def run(spec: Spec, invocation: Invocation) -> int:
     refuse_to_run(plan, spec, missing(plan, facts), missing_libraries(plan, facts.machine))
     if is_simulated(plan):
         raise Refused([_simulation(spec, plan)])
+    refuse_bad_grammar(plan)
     folder = None if invocation.out is None else open_folder(invocation.out)
     notes_told = [*notes, length(spec.task, workload, estimates(spec, workload, facts, None), plan.layout.num_ranks)]
     for line in [render.summary(plan), *(f"deepinfer: {note}" for note in notes_told)]:

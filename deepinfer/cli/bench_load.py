@@ -38,7 +38,9 @@ def measure(graph: EngineGraph, task: Bench, workload: SteadyWorkload) -> dict[s
         rng=rng,
         beginning=rng.integers(0, vocab_size, round(workload.cached_share * workload.prompt_tokens)),
     )
-    run_load(graph.engine, prompts(task.warm_up), short, concurrency=concurrency)
+    # One after another where prefixes are kept: the first leaves the shared blocks, the second the state at their end.
+    keeps_prefixes = graph.engine.stats().prefix is not None
+    run_load(graph.engine, prompts(task.warm_up), short, concurrency=1 if keeps_prefixes else concurrency)
     before = graph.engine.stats()
     requests = prompts(task.num_requests, request_rate=task.request_rate)
     with tqdm(total=len(requests), unit="request", disable=not sys.stderr.isatty(), leave=False) as bar:

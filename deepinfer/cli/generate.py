@@ -16,6 +16,7 @@ from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import probe
 from deepinfer.config.runnable import launched, unbuilt
 from deepinfer.config.tasks import Generate
+from deepinfer.engine.asked_grammar import refuse_bad_grammar
 from deepinfer.engine.unbuilt import device_problem, is_simulated, run_problems
 from deepinfer.plan import render
 from deepinfer.plan.prerequisites import missing_libraries
@@ -60,6 +61,7 @@ def run(spec: Spec, invocation: Invocation) -> int:
     problems = [*files, *run_problems(plan, spec, missing_libraries(plan, facts.machine))]
     if problems:
         raise Refused(problems)
+    refuse_bad_grammar(plan)
     prompt = _prompt(invocation)
     check_file(plan, invocation, thinking=thinking, asked=asked)
     print(render.summary(plan), file=sys.stderr)

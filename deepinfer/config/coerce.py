@@ -90,7 +90,15 @@ def describe(kind: Any) -> str:
         return listed(str(word) for word in get_args(kind))
     base, meta = _split(kind)
     name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(base, str(base))
+    if meta is not None and meta.min_length:
+        name += f" of at least {meta.min_length} character{'s' * (meta.min_length > 1)}"
     return name if meta is None else name + _bounds(meta) + _example(meta)
+
+
+def reason(kind: Any) -> str:
+    """Why the range of a leaf is what it is; "" where that goes without saying."""
+    metas = (_split(member)[1] for member in union_members(kind))
+    return next((str(meta.extra["why"]) for meta in metas if meta is not None and "why" in (meta.extra or {})), "")
 
 
 def _bounds(meta: msgspec.Meta) -> str:

@@ -7,12 +7,13 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from deepinfer.config.chips import Fact
-from deepinfer.config.coerce import coerce, say, union_members
+from deepinfer.config.coerce import coerce, reason, say, union_members
 from deepinfer.config.errors import Problem, Refused, listed, nearest
-from deepinfer.config.keys import is_group, is_key, is_struct, leaf_keys, struct_of
+from deepinfer.config.keys import is_group, is_key, is_struct, leaf_keys, struct_of, text_keys
 from deepinfer.config.kinds import options_of_kind
 from deepinfer.config.leaves import Component
-from deepinfer.config.misnamed import as_percent, meant, options_of
+from deepinfer.config.misnamed import as_percent, meant, options_of, typed_legal
+from deepinfer.config.nearest_legal import nearest_legal
 from deepinfer.config.open_names import unread_names
 from deepinfer.config.quoting import listed_value, quoted, shell, typed
 from deepinfer.config.registry import BUILT_IN, find_struct, known_tags
@@ -152,11 +153,24 @@ def _leaf(kind: Any, value: Any, path: str, problems: list[Problem]) -> Any:
     try:
         return coerce(value, kind)
     except ValueError as error:
-        fix = as_percent(path, value, kind)
-        if not fix and str in union_members(kind) and isinstance(value, bool | float):
-            fix = shell(quoted(path, show(value)))  # as text
-        problems.append(Problem(asked=f"{path}={show(value)}", found=str(error), fix=fix))
+        problems.append(
+            Problem(asked=f"{path}={show(value)}", found=str(error), why=reason(kind), fix=_fix(kind, value, path))
+        )
     return None
+
+
+def _fix(kind: Any, value: Any, path: str) -> str:
+    """The override that was probably meant by a value that does not fit, or one with the nearest value that does."""
+    if path.endswith("]"):  # an item of a list cannot be typed alone
+        return ""
+    if fix := as_percent(path, value, kind):
+        return fix
+    if str in union_members(kind) and isinstance(value, bool | float):
+        return shell(quoted(path, show(value)))  # as text
+    if path in text_keys() and isinstance(value, dict):
+        return shell(f"{path}={show(value)}")  # JSON, which these keys take as it stands
+    close = nearest_legal(value, kind)
+    return "" if close is None else typed(path, close)
 
 
 def _unknown(struct: Any, known: list[str], key: str, value: Any, path: str) -> Problem:
@@ -169,15 +183,15 @@ def _unknown(struct: Any, known: list[str], key: str, value: Any, path: str) -> 
     elsewhere = [home for home in leaf_keys() if home.rsplit(".", 1)[-1] == name and name != "kind"]
     why, fix = meant(full, "" if isinstance(leaf, dict) else text)
     if not why or fix:  # there is such a key somewhere
-        if near and not isinstance(leaf, dict) and (whole == key or is_key(near)):
-            why, fix = "", typed(near, leaf)
+        if near and not others and not isinstance(leaf, dict) and (whole == key or is_key(near)):
+            why, fix = "", typed_legal(near, leaf)
         elif others:
             options = [option for kind in others for option in options_of_kind(path.rpartition(".")[2], kind)]
             why = f"it belongs to {path}={listed(options or others)}"
-            key_too = "" if isinstance(leaf, dict) else f" {_choosing(full, text) or typed(full, leaf)}"
+            key_too = "" if isinstance(leaf, dict) else f" {_choosing(full, text) or typed_legal(full, leaf)}"
             fix = f"{_chosen(path)}={options[0]}{key_too}" if options else ""
         elif elsewhere and not why:
-            why, fix = "the key lives in a group", "" if isinstance(leaf, dict) else typed(elsewhere[0], leaf)
+            why, fix = "the key lives in a group", "" if isinstance(leaf, dict) else typed_legal(elsewhere[0], leaf)
     tag = _tag(struct)
     owner = f"{path} (kind {tag})" if tag else path or "the configuration"
     why = why or (f"it has {listed(known)}" if known else "it has no keys")

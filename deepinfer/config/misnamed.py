@@ -6,10 +6,11 @@ Read only where something is refused already.
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_origin
 
 from deepinfer.config.coerce import coerce
-from deepinfer.config.keys import leaf_keys, places
+from deepinfer.config.keys import leaf_keys, places, text_keys
+from deepinfer.config.nearest_legal import legal
 from deepinfer.config.quoting import typed
 from deepinfer.config.specs import Spec
 
@@ -142,8 +143,17 @@ def meant(key: str, value: str) -> tuple[str, str]:
         group = fix.partition("=")[0].partition("@")[0]
         return f"{group} is a group, whose options are chosen by name", fix
     if name in OURS:
-        return f"it is called {OURS[name]} here", typed(OURS[name], value)
+        return f"it is called {OURS[name]} here", typed_legal(OURS[name], value) if value else typed(OURS[name], value)
     return "", ""
+
+
+def typed_legal(key: str, value: Any) -> str:
+    """An override of `key` with this value, or with the nearest one that the key takes: what is offered must be legal."""
+    kind = leaf_keys().get(key)
+    if kind is None or key in text_keys() or get_origin(kind) in (dict, tuple):
+        return typed(key, value)
+    found = legal(value, kind)
+    return f"{key}=…" if found is None else typed(key, found)
 
 
 def explainable(word: str) -> tuple[str, str]:

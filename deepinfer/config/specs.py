@@ -13,14 +13,17 @@ from deepinfer.config.clusters import Cluster
 from deepinfer.config.costs import Cost
 from deepinfer.config.launchers import Launcher
 from deepinfer.config.leaves import (
+    MOST_BYTES,
     Auto,
     Bytes,
     Component,
     Count,
+    Depth,
     Penalty,
     Positive,
     Seconds,
     Share,
+    SomeText,
     Text,
     TokenId,
 )
@@ -30,7 +33,7 @@ from deepinfer.config.tasks import Task
 from deepinfer.config.workloads import Workload
 
 Verify = Literal["auto", "coupled", "rejection"]
-BytesOrNone = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
+BytesOrNone = Annotated[int, Meta(ge=0, le=MOST_BYTES, extra={"unit": "bytes"})]
 Int64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Tokens = Annotated[int, Meta(ge=0, le=2**31 - 1, extra={"unit": "count"})]
 AtLeastOne = Annotated[int, Meta(ge=1, le=2**31 - 1, extra={"unit": "count"})]
@@ -95,7 +98,7 @@ class NoSpeculation(Speculation, frozen=True, kw_only=True, tag="none"):
 
 class DSpark(Speculation, frozen=True, kw_only=True, tag="dspark"):
     implementation = "deepinfer.speculation.dspark:DSpark"
-    depth: Positive  # tokens drafted at a step
+    depth: Depth  # tokens drafted at a step
     verify: Verify  # coupled keeps the text of a seed, rejection only its law
     back_off: bool  # no drafts while they cost more tokens/s than they bring; tried again ever more rarely
     cost_curve: Literal[
@@ -105,15 +108,15 @@ class DSpark(Speculation, frozen=True, kw_only=True, tag="dspark"):
 
 class DSparkFixed(Speculation, frozen=True, kw_only=True, tag="dspark_fixed"):
     implementation = "deepinfer.speculation.dspark:DSpark"
-    depth: Positive
+    depth: Depth
     verify: Verify
-    verify_length: Positive  # drafts checked at every step, whatever their confidence
+    verify_length: Depth  # drafts checked at every step, whatever their confidence
     back_off: bool
 
 
 class Ngram(Speculation, frozen=True, kw_only=True, tag="ngram"):
     implementation = "deepinfer.speculation.ngram:Ngram"
-    depth: Positive
+    depth: Depth
     verify: Verify
     min_match: Positive  # shortest run of tokens that is looked up
     max_match: Positive  # longest run of tokens that is looked up
@@ -133,8 +136,8 @@ class Sampling(Component, frozen=True, kw_only=True, tag="sampling"):
     presence_penalty: Penalty  # taken once from the logit of a token that the answer has
     frequency_penalty: Penalty  # taken from the logit of a token as often as the answer has it
     logit_bias: dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]]  # token id → what is added to its logit
-    bad_words: tuple[Annotated[str, Meta(min_length=1)], ...]  # texts that are never written
-    stop: tuple[Annotated[str, Meta(min_length=1)], ...]  # texts that end an answer
+    bad_words: tuple[SomeText, ...]  # texts that are never written
+    stop: tuple[SomeText, ...]  # texts that end an answer
     stop_token_ids: tuple[TokenId, ...]  # tokens that end an answer
     include_stop_str: bool  # leaves the stop text in the answer
     ignore_eos: bool  # goes on after the end-of-sequence token
@@ -147,7 +150,7 @@ class Sampling(Component, frozen=True, kw_only=True, tag="sampling"):
     json_schema: Text | None  # JSON text of a schema that every answer follows
     regex: Text | None  # regular expression that every answer matches as a whole
     ebnf: Text | None  # grammar that every answer follows: GBNF, or Lark with llguidance
-    choice: tuple[Annotated[str, Meta(min_length=1)], ...]  # texts of which every answer is one
+    choice: tuple[SomeText, ...]  # texts of which every answer is one
     reproducible: bool  # refuses every option whose output depends on speed or approximates
 
 

@@ -23,7 +23,12 @@ def build_grammar(plan: Plan, tokenizer: BpeTokenizer | None) -> GrammarDesk | N
     vocabulary = Vocabulary(tokenizer, config.vocab_size, (config.eos_token_id,))
     module, _, name = node.implementation.partition(":")
     backend = LateBackend(node.option.partition("=")[2], lambda: getattr(import_module(module), name)(vocabulary))
-    return GrammarDesk(backend, vocabulary, compile_timeout_s=float(node.settings["compile_timeout_s"]))
+    return GrammarDesk(
+        backend,
+        vocabulary,
+        compile_timeout_s=float(node.settings["compile_timeout_s"]),
+        drafting=any(node.name == "drafter" and node.implementation for node in plan.graph),
+    )
 
 
 def why_no_grammar(plan: Plan) -> str:

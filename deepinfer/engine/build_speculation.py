@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepinfer.config.env import foreign
+from deepinfer.config.processor import machine_type
 from deepinfer.engine.build_model import load_implementation
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.limits import EngineLimits
@@ -19,7 +20,7 @@ from deepinfer.speculation.budget import ConfidenceBudget
 from deepinfer.speculation.cost_curve import CostCurve
 from deepinfer.speculation.coupled import CoupledVerifier
 from deepinfer.speculation.curve_measurement import measure_curve
-from deepinfer.speculation.curve_store import CurveStore
+from deepinfer.speculation.curve_store import CurveStore, not_stored
 from deepinfer.speculation.fixed import FixedLengths
 from deepinfer.speculation.rejection import RejectionVerifier
 
@@ -126,23 +127,34 @@ def _curve(plan: Plan, limits: EngineLimits, executor: LocalExecutor) -> tuple[C
                 report=line.report,
             )
 
-    return CurveStore(_curve_folder(), _curve_key(plan, limits)).curve(measure)
+    folder = curve_folder()
+    if folder is None:
+        return measure(), not_stored("without a home directory: set XDG_CACHE_HOME to the absolute path of a folder")
+    return CurveStore(folder, _curve_key(plan, limits)).curve(measure)
 
 
 def _curve_key(plan: Plan, limits: EngineLimits) -> dict[str, Any]:
     return {
         "plan": plan.rank_digest,
         "device": plan.hardware.name,
-        "machine": platform.machine() + " " + platform.node(),
+        "machine": machine_type(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("deepinfer", "torch", "numpy", "numba")},
         "rows": limits.max_num_seqs * (1 + limits.draft_depth),
     }
 
 
-def _curve_folder() -> Path:
+def curve_folder() -> Path | None:
+    """Where cost curves are kept; None where there is neither a home directory nor a cache of the user's. A relative
+    XDG_CACHE_HOME is ignored, as its specification says."""
     xdg = foreign().xdg_cache_home
-    return (Path(xdg) if xdg else Path.home() / ".cache") / "deepinfer"
+    if xdg and Path(xdg).is_absolute():
+        return Path(xdg) / "deepinfer"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    return home / ".cache" / "deepinfer" if home.is_absolute() else None
 
 
 def _plain_s(curve: CostCurve, num_sequences: int) -> float:

@@ -64,6 +64,7 @@ class Engine:
         self.clock = clock
         self._totals = Totals(limits.draft_depth)
         self._pending: list[TokenEvent] = []  # ends that no step brings: aborts
+        self.newly_admitted: list[int] = []  # request ids that the newest step admitted
         self._flying: ScheduledStep | None = None  # sampled, not collected
         self._prompt_progress = PromptProgress()
         self._next_id = 0
@@ -143,6 +144,7 @@ class Engine:
         events, self._pending = self._pending, []
         self._admit_compiled(events)
         scheduled = self.scheduler.schedule() if self.scheduler.unfinished else None
+        self.newly_admitted = [one.request.request_id for one in scheduled.admitted] if scheduled else []
         if scheduled is not None:
             self._submit(scheduled)
         elif self.unfinished and self._flying is None:

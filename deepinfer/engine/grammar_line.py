@@ -33,7 +33,7 @@ class GrammarLine:
         self._desk = desk
         self._no_grammar = no_grammar
         self._held: dict[int, Held] = {}
-        self._num_attached = 0
+        self._attached: set[int] = set()  # slots
 
     def __len__(self) -> int:
         """Requests that wait for their grammar."""
@@ -41,7 +41,7 @@ class GrammarLine:
 
     def __bool__(self) -> bool:
         """Whether some running sequence has a grammar."""
-        return self._num_attached > 0
+        return bool(self._attached)
 
     def prepare(self, params: SamplingParams) -> None:
         """Raises ParamsError for a grammar that can be seen to be wrong without compiling it."""
@@ -55,8 +55,8 @@ class GrammarLine:
         """Start compiling, and keep the request until that is through. False where it brings no grammar."""
         if request.params.grammar is None or self._desk is None:
             return False
-        self._held[request.request_id] = Held(request, length_end, stop_ids)
         self._desk.start(request.request_id, request.params)
+        self._held[request.request_id] = Held(request, length_end, stop_ids)
         return True
 
     def holds(self, request_id: int) -> bool:
@@ -86,12 +86,12 @@ class GrammarLine:
     def attach(self, slot: int, request: Request) -> None:
         if request.params.grammar is not None and self._desk is not None:
             self._desk.attach(slot, request)
-            self._num_attached += 1
+            self._attached.add(slot)
 
     def detach(self, slot: int) -> None:
-        if self._num_attached and self._desk is not None and self._desk.has(slot):
+        if slot in self._attached and self._desk is not None:
             self._desk.detach(slot)
-            self._num_attached -= 1
+            self._attached.discard(slot)
 
     def masks(self, slots: np.ndarray, alive: np.ndarray, drafts_NK: np.ndarray) -> dict[int, np.ndarray]:
         """Index in `slots` → packed masks of its rows, for living sequences under a grammar."""

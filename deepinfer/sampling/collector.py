@@ -20,6 +20,7 @@ class EngineLike(Protocol):
 
     limits: Any
     clock: Callable[[], float]
+    newly_admitted: Sequence[int]  # request ids that the newest step admitted
 
     def submit(
         self, prompt_ids: Any, params: SamplingParams, *, priority: int = 0, cache_salt: str = ""
@@ -86,8 +87,6 @@ class Collector:
         self._tokenizer = tokenizer
         self._clock = clock or engine.clock
         self._live: dict[int, tuple[Ticket, int]] = {}  # request id → its prompt, and which answer of it
-        self._queued: deque[int] = deque()  # request ids in the order in which the engine admits them
-        self._num_admitted = engine.stats().admitted
 
     def submit(
         self, prompt_ids: list[int], params: SamplingParams, *, cache_salt: str = "", streaming: bool = False
@@ -96,7 +95,6 @@ class Collector:
         ticket = Ticket(prompt_ids, params, self._tokenizer, self._clock(), streaming)
         ticket.request_ids = self._engine.submit(prompt_ids, params, cache_salt=cache_salt)
         self._live |= {request_id: (ticket, index) for index, request_id in enumerate(ticket.request_ids)}
-        self._queued.extend(ticket.request_ids)
         return ticket
 
     def step(self) -> None:
@@ -118,19 +116,13 @@ class Collector:
 
     def _forget(self, request_id: int) -> None:
         del self._live[request_id]
-        if request_id in self._queued:
-            self._queued.remove(request_id)
 
     def _note_admissions(self, started_s: float) -> None:
-        """Who waited until the step that began at `started_s`: with one priority, admission follows submission."""
-        if not self._queued:
-            return
-        admitted = self._engine.stats().admitted
-        for _ in range(min(admitted - self._num_admitted, len(self._queued))):
-            ticket, _index = self._live[self._queued.popleft()]
-            if ticket.output.timings.queue_ms is None:  # the first of n answers
+        """Who waited, for a place or for a grammar, until the step that began at `started_s`."""
+        for request_id in self._engine.newly_admitted:
+            ticket, _ = self._live.get(request_id, (None, 0))
+            if ticket is not None and ticket.output.timings.queue_ms is None:  # the first of n answers
                 ticket.output.timings.queue_ms = (started_s - ticket.started_s) * 1e3
-        self._num_admitted = admitted
 
     def _hear(self, event: Any, now_s: float) -> None:
         ticket, index = self._live[event.request_id]

@@ -19,7 +19,9 @@ class ScriptedEngine:
         self.finished: list[int] = []
         self.aborted: list[int] = []
         self.salts: list[str] = []
-        self.admitted = self.submitted = 0
+        self.submitted = 0
+        self.waiting: list[int] = []
+        self.newly_admitted: list[int] = []
 
     clock = staticmethod(time.perf_counter)
 
@@ -27,10 +29,11 @@ class ScriptedEngine:
         self.salts.append(cache_salt)
         ids = list(range(self.submitted, self.submitted + params.n))
         self.submitted += params.n
+        self.waiting += ids
         return ids
 
     def step(self) -> list:
-        self.admitted = min(self.submitted, self.admitted + 1)
+        self.newly_admitted, self.waiting = self.waiting[:1], self.waiting[1:]
         empty = {"logprobs": None, "prompt_logprobs": None, "finish_reason": None, "error": None, "token_ids": []}
         empty |= {"num_checked": 0, "num_accepted": 0, "cached_tokens": None, "approximate": None}
         return [SimpleNamespace(**{**empty, **event}) for event in self.steps.pop(0)]
@@ -42,9 +45,6 @@ class ScriptedEngine:
     def abort(self, request_id: int) -> bool:
         self.aborted.append(request_id)
         return True
-
-    def stats(self) -> SimpleNamespace:
-        return SimpleNamespace(admitted=self.admitted)
 
 
 def ids_of(tokenizer: BpeTokenizer, text: str) -> list[int]:
@@ -95,6 +95,20 @@ def test_times_run_from_submission_to_admission_first_token_and_end(tokenizer: B
     timings = first.output.timings
     assert (timings.queue_ms, timings.first_token_ms, timings.total_ms) == (2000, 5000, 7000)
     assert second.output.timings.queue_ms == 3000 and second.output.timings.total_ms is None
+
+
+def test_queue_times_are_of_the_request_that_was_admitted(tokenizer: BpeTokenizer) -> None:
+    """One that is held for its grammar is overtaken, and one that is dropped before it is admitted takes nobody's time."""
+    now_s = iter(range(100))
+    engine = ScriptedEngine(*[[] for _ in range(3)])
+    collector = Collector(engine, tokenizer, clock=lambda: float(next(now_s)))
+    held, dropped, plain = (collector.submit([0], SamplingParams()) for _ in range(3))  # at 0, 1 and 2 s
+    collector.drop(dropped)
+    engine.waiting = [2, 0]
+    collector.step()  # from 3 s
+    assert held.output.timings.queue_ms is None and plain.output.timings.queue_ms == 1000
+    collector.step()  # from 5 s
+    assert held.output.timings.queue_ms == 5000 and dropped.output.timings.queue_ms is None
 
 
 def test_dropped_tickets_hear_nothing_and_are_aborted_once(tokenizer: BpeTokenizer) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deepinfer.speculation.cost_curve import CostCurve
-from deepinfer.speculation.curve_store import CurveStore
+from deepinfer.speculation.curve_store import MARK, CurveStore
 
 KEY = {"plan": "abc", "device": "H200", "torch": "2.11", "sizes": [1, 2, 4]}
 
@@ -71,6 +71,10 @@ def test_an_old_curve_is_measured_again(tmp_path: Path) -> None:
 
 def damages(text: bytes) -> dict[str, bytes]:
     data = json.loads(text)
+
+    def again(**tables: object) -> bytes:
+        return json.dumps({**data, **tables}).replace(" 1, ", " 1,", 1).encode()
+
     return {
         "cut": text[: len(text) // 2],
         "shorter table": json.dumps({**data, "forward_s": [1.0]}).replace(" 1, ", " 1,", 1).encode(),
@@ -79,6 +83,16 @@ def damages(text: bytes) -> dict[str, bytes]:
         "words": json.dumps({**data, "rows": ["a", "b", "c"]}).replace(" 1, ", " 1,", 1).encode(),
         "falling": json.dumps({**data, "rows": [4, 2, 1]}).replace(" 1, ", " 1,", 1).encode(),
         "copied from another key": json.dumps({**data, "key": {"plan": "x"}}).replace(" 1, ", " 1,", 1).encode(),
+        "empty": b"",
+        "a number beyond floats": again(rows=[1, 10**400, 10**401]),
+        "halves of rows": again(rows=[1.5, 2.5, 4.5]),
+        "true as a size": again(sequences=[True, 3]),
+        "a word for padded": again(padded="no"),
+        "a time for padded": again(measured_at_s=True),
+        "no time at all": again(forward_s=[1e-320, 1.0, 2.0]),
+        "a time of ages": again(forward_s=[1.0, 2.0, 1e300]),
+        "times without a sum": again(drafting_s=[1e308, 1e308]),
+        "a text for a time": again(plain_s=["1", "1"]),
         "deep": text[: text.index(b",") + 1] + b'"key": ' + b"[" * 100_000,
     }
 
@@ -89,11 +103,11 @@ def test_a_damaged_file_is_measured_anew_replaced_and_told(tmp_path: Path, name:
     store.save(a_curve())
     store.path.write_bytes(damages(store.path.read_bytes())[name])
     found, notice = store.curve(lambda: a_curve(2))
-    assert same(found, a_curve(2)) and "damaged" in notice and str(store.path) in notice
+    assert same(found, a_curve(2)) and "damaged" in notice and notice.count(str(store.path)) == 1
     assert store.curve(never)[1] == "", "said once"
 
 
-@pytest.mark.parametrize("content", [b"", b"my notes", b'{"deepinfer": 1}', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b" ", b"my notes", b'{"deepinfer": 1}', b"\xff\xfe"])
 def test_what_is_not_ours_is_left_alone(tmp_path: Path, content: bytes) -> None:
     store = CurveStore(tmp_path, KEY)
     store.path.write_bytes(content)
@@ -114,10 +128,29 @@ def test_a_link_or_a_folder_is_left_alone(tmp_path: Path) -> None:
     assert "left alone" in store.curve(a_curve)[1] and store.path.is_dir()
 
 
+def test_a_pipe_is_left_alone_and_not_waited_for(tmp_path: Path) -> None:
+    store = CurveStore(tmp_path, KEY)
+    os.mkfifo(store.path)
+    found, notice = store.curve(a_curve)
+    assert same(found, a_curve()) and notice.count("left alone") == 1 and store.path.is_fifo()
+
+
+def test_a_damaged_file_that_cannot_be_replaced_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CurveStore(tmp_path, KEY)
+    store.path.write_bytes(MARK + b"}")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    _, notice = store.curve(a_curve)
+    assert "No space left" in notice and "every start" in notice and ";" in notice and "replaced" not in notice
+
+
 def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     found, notice = CurveStore(tmp_path / "file" / "curves", KEY).curve(a_curve)
-    assert same(found, a_curve()) and "every start" in notice
+    assert same(found, a_curve()) and notice.count("every start") == 1
 
 
 def test_a_reader_sees_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,21 @@ def test_d08_logprobs_with_speculation_are_those_without(off: LLM, on: LLM, temp
     assert sum(on.engine.stats().accepted_at) > 0
 
 
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("verify", ["coupled", "rejection"])
+@pytest.mark.parametrize("width", range(1, 6))
+def test_d02_the_trained_drafter_changes_no_greedy_text_at_any_verify_length(off: LLM, width: int, verify: str) -> None:
+    """sglang#33800, #32038: a depth equal to the checkpoint's corrupted it. Eight words over and over."""
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    prompt = "<｜User｜>Echo: " + "red blue green one two three four five " * 3 + "<｜Assistant｜></think>"
+    drafts = ("speculation=dspark_fixed", f"speculation.verify_length={width}", "speculation.back_off=false")
+    with LLM(*SMALL[:2], *SMALL[3:], *drafts, f"speculation.verify={verify}") as fixed:
+        assert fixed.generate(prompt, params)[0].token_ids == off.generate(prompt, params)[0].token_ids
+        stats = fixed.engine.stats()
+    assert all(stats.checked_at[:width]) and not any(stats.checked_at[width:])
+    assert sum(stats.accepted_at) > 0
+
+
 def test_d07_a_seed_gives_its_tokens_with_other_traffic_and_after_a_restart(on: LLM) -> None:
     """vllm#6038, radixark/miles PR#2002: seed 7 at temperature 1.5, twice, others between."""
     params = SamplingParams(temperature=1.5, seed=7, max_tokens=12, ignore_eos=True)

@@ -31,7 +31,10 @@ class Matcher(Protocol):
         """uint32 [W] of the tokens that may follow, the end of the answer left out. Raises GrammarError."""
 
     def accept(self, tokens: Sequence[int]) -> str | None:
-        """Go on by some tokens, or by none of them and say why. The end of the answer is none of them."""
+        """Go on by some tokens, or by none of them and say why. The end of the answer is none of them.
+
+        Raises GrammarError where a limit is met; the matcher is then of no more use.
+        """
 
     def rollback(self, num_tokens: int) -> None:
         """Take back the newest tokens."""
@@ -50,7 +53,7 @@ class Compiled(Protocol):
     size_bytes: int  # of memory, estimated where the library does not tell
 
     def matcher(self) -> Matcher:
-        """A matcher at the beginning."""
+        """A matcher at the beginning, with all of its limits for itself. Called from any thread. Raises GrammarError."""
 
 
 class GrammarBackend(Protocol):

@@ -39,13 +39,16 @@ class GrammarDesk:
         compile_timeout_s: float,
         max_cached: int = MAX_CACHED,
         max_cached_bytes: int = MAX_CACHED_BYTES,
+        drafting: bool = True,
     ) -> None:
+        """`drafting` False: no drafts are made, and answers keep no matcher for them."""
         self._backend = backend
+        self._drafting = drafting
         self._vocabulary = vocabulary
         self._workshop = Workshop(
             backend, timeout_s=compile_timeout_s, max_cached=max_cached, max_cached_bytes=max_cached_bytes
         )
-        self._compiled: dict[int, Compiled] = {}  # request → its grammar, until it is attached
+        self._waiting: dict[int, Session] = {}  # request → its answer, until it is attached
         self._sessions: dict[int, Session] = {}  # slot → its answer
 
     def prepare(self, params: SamplingParams) -> None:
@@ -60,13 +63,13 @@ class GrammarDesk:
         """Have the grammar of a prepared request compiled."""
         grammar = params.grammar
         assert grammar is not None, "only requests with a grammar come here"
-        free = {
-            "starts_after": None,
-            "trigger_token_ids": (),
-            "bound_token_id": None,
-        }  # what the matcher knows nothing of
+        free = {"starts_after": None, "trigger_token_ids": (), "bound_token_id": None}  # what no matcher knows of
         key = msgspec.json.encode(msgspec.structs.replace(grammar, **free))
-        self._workshop.order(request_id, key, grammar)
+
+        def session(compiled: Compiled) -> Session:
+            return Session(compiled, params, self._vocabulary, drafting=self._drafting)
+
+        self._workshop.order(request_id, key, session)
 
     def ready(self) -> list[tuple[int, str | None]]:
         """Requests whose compilation has ended since: id, and what went wrong or None."""
@@ -75,7 +78,7 @@ class GrammarDesk:
             if isinstance(result, GrammarError):
                 found.append((request_id, f"grammar: {result}"))
             else:
-                self._compiled[request_id] = result
+                self._waiting[request_id] = result
                 found.append((request_id, None))
         return found
 
@@ -86,15 +89,14 @@ class GrammarDesk:
     def cancel(self, request_id: int) -> None:
         """Forget a request that has not been attached; others are not touched."""
         self._workshop.cancel(request_id)
-        self._compiled.pop(request_id, None)
+        self._waiting.pop(request_id, None)
 
     def attach(self, slot: int, request: Request) -> None:
         """A request that `ready` has told of begins its answer in a slot. Attaching it again changes nothing."""
-        compiled = self._compiled.pop(request.request_id, None)
-        if compiled is None:
-            assert slot in self._sessions, "a grammar is attached once it is ready"
-            return
-        self._sessions[slot] = Session(compiled, request.params, self._vocabulary)
+        session = self._waiting.pop(request.request_id, None)
+        if session is not None:
+            self._sessions[slot] = session
+        assert slot in self._sessions, "a grammar is attached once it is ready"
 
     def detach(self, slot: int) -> None:
         self._sessions.pop(slot, None)
@@ -105,7 +107,7 @@ class GrammarDesk:
     def masks(self, slot: int, drafts: np.ndarray) -> np.ndarray:
         """uint32 [rows, W]: row 0 is for the next token, row i for the one after drafts[:i]; `drafts` int64 [K], -1 unused.
 
-        Rows end before the first illegal draft: with fewer than K + 1 of them the next draft is illegal.
+        Rows end before the first draft that is illegal, or that a limit keeps from being checked.
         """
         return np.stack(self._sessions[slot].masks(drafts.tolist()))
 
@@ -126,5 +128,5 @@ class GrammarDesk:
     def close(self) -> None:
         """Forget everything; compilations under way end by themselves."""
         self._workshop.close()
-        self._compiled.clear()
+        self._waiting.clear()
         self._sessions.clear()

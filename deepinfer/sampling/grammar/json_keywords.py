@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from deepinfer.sampling.grammar.json_numbers import COUNTS, NUMBERS, combined_problems, number_problems
 from deepinfer.sampling.grammar.nearest import near
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_DEPTH = 64  # schemas within schemas
+MAX_PLACE = 80  # characters of a place in a message
 
 _BOTH = (
     *("type", "enum", "const", "properties", "required", "additionalProperties", "minProperties", "maxProperties"),
@@ -61,13 +63,11 @@ TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 _ONE = ("items", "additionalProperties")  # keywords that hold one schema
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")  # … a list of schemas
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")  # … schemas by name
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
 def schema_problems(schema: Any, backend: str) -> list[str]:
     """What is wrong with a schema, or cannot be enforced by `backend`: a sentence each, with its place."""
-    return list(dict.fromkeys(_problems(schema, "#", backend, 0)))
+    return [*dict.fromkeys(_problems(schema, "#", backend, 0))]
 
 
 def _problems(schema: Any, place: str, backend: str, depth: int) -> Iterator[str]:
@@ -77,14 +77,19 @@ def _problems(schema: Any, place: str, backend: str, depth: int) -> Iterator[str
         yield f"{place} is {schema!r:.60}: a schema is an object, true or false"
         return
     if depth > MAX_DEPTH:
-        yield f"{place} is nested deeper than {MAX_DEPTH} schemas: flatten it, or use $ref"
+        yield f"{_short(place)} is nested deeper than {MAX_DEPTH} schemas: flatten it, or use $ref"
         return
+    yield from combined_problems(schema, _short(place))
     for keyword, value in schema.items():
+        if not isinstance(keyword, str):
+            yield f"{place} has the member {keyword!r:.60}: names are texts, so write {str(keyword)!r:.60}"
+            continue
         yield from _keyword(keyword, value, f"{place}/{keyword}", backend)
         yield from _inner(keyword, value, f"{place}/{keyword}", backend, depth + 1)
 
 
 def _keyword(keyword: str, value: Any, place: str, backend: str) -> Iterator[str]:
+    place = _short(place)
     if keyword in REFUSED:
         yield f"{place}: {keyword} is not enforced by {backend}, so the answer could break it: {REFUSED[keyword]}"
     elif keyword in ENFORCED[backend]:
@@ -112,10 +117,8 @@ def _value(keyword: str, value: Any, place: str, backend: str) -> Iterator[str]:
         yield f"{place} is {value!r:.60}: a list of names is wanted"
     elif keyword == "enum" and not (isinstance(value, list) and value):
         yield f"{place} is {value!r:.60}: a list of values is wanted"
-    elif keyword in _COUNTS and not (_is_whole(value) and value >= 0):
-        yield f"{place} is {value!r:.60}: a whole number from 0 on is wanted"
-    elif keyword in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
-        yield f"{place} is {value!r:.60}: a number is wanted"
+    elif keyword in COUNTS or keyword in NUMBERS or keyword in ("enum", "const"):
+        yield from number_problems(keyword, value, place)
     elif keyword == "pattern" and not isinstance(value, str):
         yield f"{place} is {value!r:.60}: a regular expression is wanted, as a text"
     elif keyword == "pattern" and backend == "xgrammar" and not (value.startswith("^") and value.endswith("$")):
@@ -128,22 +131,25 @@ def _inner(keyword: str, value: Any, place: str, backend: str, depth: int) -> It
     """The schemas inside a keyword."""
     if keyword in _ONE:
         if keyword == "items" and isinstance(value, list):
-            yield f"{place} is a list: since draft 2020-12 that is called prefixItems"
+            yield f"{_short(place)} is a list: since draft 2020-12 that is called prefixItems"
         else:
             yield from _problems(value, place, backend, depth)
     elif keyword in _LISTS:
         if not isinstance(value, list) or not value:
-            yield f"{place} is {value!r:.60}: a list of schemas is wanted"
+            yield f"{_short(place)} is {value!r:.60}: a list of schemas is wanted"
             return
         for number, one in enumerate(value):
             yield from _problems(one, f"{place}/{number}", backend, depth)
     elif keyword in _MAPS:
         if not isinstance(value, dict):
-            yield f"{place} is {value!r:.60}: schemas by name are wanted"
+            yield f"{_short(place)} is {value!r:.60}: schemas by name are wanted"
             return
         for name, one in value.items():
+            if not isinstance(name, str):
+                yield f"{_short(place)} has the name {name!r:.60}: names are texts, so write {str(name)!r:.60}"
             yield from _problems(one, f"{place}/{name}", backend, depth)
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _short(place: str) -> str:
+    """A place without its middle where it is long."""
+    return place if len(place) <= MAX_PLACE else f"{place[:20]}…{place[20 - MAX_PLACE :]}"

@@ -15,6 +15,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
 
 from deepinfer.sampling.grammar.backend import GrammarError, Vocabulary
 from deepinfer.sampling.grammar.dsml import tool_rules
+from deepinfer.sampling.grammar.gbnf import plain_gbnf
 from deepinfer.sampling.grammar.lark_text import escaped, json_value, quoted, regex
 from deepinfer.sampling.grammar.problems import parsed_schema
 from deepinfer.structured import Choice, Ebnf, Grammar, JsonObject, JsonSchema, Regex, StructuralTag, ToolCalls
@@ -68,7 +69,9 @@ def _ebnf(text: str) -> str:
     if is_lark_syntax(text):
         return text
     try:
-        lark = gbnf_to_lark(text)
+        lark = gbnf_to_lark(plain_gbnf(text))
+    except GrammarError:
+        raise
     except RecursionError as error:
         raise GrammarError("ebnf is nested too deeply: flatten it") from error
     except Exception as error:  # the library raises nothing narrower

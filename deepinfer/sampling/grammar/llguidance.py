@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import llguidance
@@ -12,7 +13,7 @@ from deepinfer.sampling.grammar.forced_text import forced_tokens
 from deepinfer.sampling.grammar.lark import lark_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from deepinfer.structured import Grammar
 
@@ -58,22 +59,30 @@ class Llguidance:
     def compile(self, grammar: Grammar) -> LlguidanceCompiled:
         """Also computes the first mask, so that a grammar that runs into a limit at once fails here."""
         text = lark_of(grammar, self.vocabulary)
+        compiled = LlguidanceCompiled(lambda: self._matcher(text), _BASE_BYTES + _BYTES_PER_LETTER * len(text))
+        compiled.first.mask()
+        return compiled
+
+    def _matcher(self, text: str) -> LlguidanceMatcher:
+        """Made from the text each time: copies of a matcher would share one lexer, and its states with it."""
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if matcher.is_error():
             raise GrammarError(_plain(matcher.get_error()))
-        compiled = LlguidanceCompiled(matcher, self.vocabulary, _BASE_BYTES + _BYTES_PER_LETTER * len(text))
-        compiled.matcher().mask()
-        return compiled
+        return LlguidanceMatcher(matcher, self.vocabulary)
 
 
 class LlguidanceCompiled:
-    def __init__(self, matcher: llguidance.LLMatcher, vocabulary: Vocabulary, size_bytes: int) -> None:
-        self._matcher = matcher
-        self._vocabulary = vocabulary
+    def __init__(self, make: Callable[[], LlguidanceMatcher], size_bytes: int) -> None:
+        self._make = make
+        self.first = make()
+        self._unused = deque([self.first])  # for the first who asks; a deque, since several threads may
         self.size_bytes = size_bytes
 
     def matcher(self) -> LlguidanceMatcher:
-        return LlguidanceMatcher(self._matcher.deep_copy(), self._vocabulary)
+        try:
+            return self._unused.pop()
+        except IndexError:
+            return self._make()
 
 
 class LlguidanceMatcher:
@@ -98,7 +107,7 @@ class LlguidanceMatcher:
         if taken == len(tokens):
             return None
         if self._matcher.is_error():
-            return _plain(self._matcher.get_error())
+            raise GrammarError(_plain(self._matcher.get_error()))
         self.rollback(taken)
         return f"token {tokens[taken]} is not legal in its place"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from deepinfer.sampling.grammar.fields import field_problems
 from deepinfer.sampling.grammar.json_keywords import schema_problems
+from deepinfer.sampling.grammar.parameters import parameter_problems
 from deepinfer.structured import (
     Choice,
     Ebnf,
@@ -18,7 +20,7 @@ from deepinfer.structured import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from deepinfer.interfaces import SamplingParams
 
@@ -40,11 +42,13 @@ def request_problems(params: SamplingParams, vocab_size: int) -> list[str]:
             return [str(error)]
     if not isinstance(grammar, Grammar):
         return [f"grammar is a {type(grammar).__name__}: give one of deepinfer.structured, such as Regex('yes|no')"]
+    if problems := field_problems(grammar):
+        return problems
     problems = [
         f"grammar.{name} holds {token_id!r}: the vocabulary has ids 0 to {vocab_size - 1}"
         for name in ("starts_after", "trigger_token_ids", "bound_token_id")
         for token_id in _ids(getattr(grammar, name))
-        if not (isinstance(token_id, int) and not isinstance(token_id, bool) and 0 <= token_id < vocab_size)
+        if not 0 <= token_id < vocab_size
     ]
     if grammar.trigger and (grammar.trigger_token_ids or grammar.bound_token_id is not None):
         problems.append("grammar has a trigger as text and one as token ids: give one of them")
@@ -110,6 +114,8 @@ def _choices(choices: Any) -> Iterator[str]:
         for text in choices:
             if not (isinstance(text, str) and text):
                 yield f"choice holds {text!r:.60}: each is a text of at least one character"
+                return
+        yield from _size("choice", choices)
 
 
 def _tags(grammar: StructuralTag, backend: str) -> Iterator[str]:
@@ -117,11 +123,16 @@ def _tags(grammar: StructuralTag, backend: str) -> Iterator[str]:
         yield f"structural_tag has {len(grammar.tags)} tags: there may be 1 to {MAX_TAGS}"
     if grammar.at_least_one and backend == "xgrammar":
         yield "structural_tag: at_least_one allows xgrammar no text before the first tag: type grammar=llguidance"
+    if not all(grammar.triggers):
+        yield "structural_tag has an empty trigger: each is a text of at least one character; without triggers, leave it out"
+        return
+    yield from _size("structural_tag", [*grammar.triggers, *(text for tag in grammar.tags for text in (tag.begin, tag.end))])
     for number, tag in enumerate(grammar.tags):
         if not tag.begin or not tag.end:
             yield f"structural_tag: tag {number} has no begin or no end: both are texts of at least one character"
         elif grammar.triggers and not any(tag.begin.startswith(trigger) for trigger in grammar.triggers):
-            yield f"structural_tag: {tag.begin!r} begins with none of the triggers {', '.join(grammar.triggers)}"
+            triggers = ", ".join(grammar.triggers)
+            yield f"structural_tag: {tag.begin!r:.60} begins with none of the triggers {triggers:.200}"
         if tag.pattern is not None:
             yield from _text(f"structural_tag: pattern of tag {number}", tag.pattern)
         else:
@@ -135,8 +146,16 @@ def _tools(grammar: ToolCalls, backend: str) -> Iterator[str]:
     if not grammar.tools:
         yield "tool_calls holds no tools: give at least one"
     for tool in grammar.tools:
+        name = f"parameters of the tool {tool.name:.60}"
         if tool.strict:
-            yield from _schema(tool.parameters, backend, f"parameters of the tool {tool.name}")
+            problems = list(_schema(tool.parameters, backend, name))
+            yield from problems or (f"{name}: {problem}" for problem in parameter_problems(tool.parameters))
+
+
+def _size(name: str, texts: Iterable[str]) -> Iterator[str]:
+    size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    if size > MAX_SCHEMA_BYTES:
+        yield f"{name} has {size:,} bytes of text: there may be {MAX_SCHEMA_BYTES:,}"
 
 
 def _ids(value: Any) -> tuple[Any, ...]:

@@ -216,7 +216,7 @@ def test_a_request_that_is_cancelled_while_compiling_is_not_told_of(make_desk, l
     slow.go_on.set()
     assert until_ready(desk) == {2: None}
     desk.cancel(2)
-    assert not desk.ready() and not desk._compiled
+    assert not desk.ready() and not desk._waiting
     desk.close()
 
 
