@@ -105,6 +105,8 @@ def as_grammar(value: Any) -> Any:
     kinds = [kind for kind in (*_SHORT, "json_object") if kind in value]
     if "kind" not in value and len(kinds) == 1:
         kind = kinds[0]
+        if kind == "json_object" and value[kind] is not True and value[kind] != {}:
+            raise ValueError(f'grammar={value!r:.80}: write {{"json_object": true}}, or leave the grammar out')
         rest = {name: item for name, item in value.items() if name != kind}
         value = {"kind": kind, **rest} | ({_SHORT[kind]: value[kind]} if kind in _SHORT else {})
     known = "json_schema, json_object, regex, ebnf, choice, structural_tag, tool_calls"

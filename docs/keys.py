@@ -1,8 +1,6 @@
 """Keys of the configuration for the reference page: what each takes, and the comment beside its field."""
 
 import ast
-import inspect
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_args
@@ -11,14 +9,15 @@ import msgspec
 
 from deepinfer.config.chips import Hardware
 from deepinfer.config.keys import struct_of
-from deepinfer.config.leaves import Component
+from deepinfer.config.meanings import fields_of
 from deepinfer.config.registry import BUILT_IN
 from deepinfer.config.specs import Spec
 
-COMMENT = re.compile(r"  # (.+)$")
 TAKES = {
     "Positive": "1 …",
     "Count": "0 …",
+    "Depth": "1 … 32",
+    "SomeText": "text",
     "Int64": "0 …",
     "TokenId": "token id",
     "Share": "0 … 1",
@@ -66,10 +65,7 @@ def keys_of(group: str) -> list[Key]:
 
 
 def _keys(struct: type[msgspec.Struct], path: str) -> Iterator[Key]:
-    written: dict[str, tuple[ast.expr, str]] = {}
-    for ancestor in reversed(struct.__mro__):
-        if issubclass(ancestor, msgspec.Struct) and ancestor not in (msgspec.Struct, Component):
-            written |= _written(inspect.getsource(ancestor))
+    written = fields_of(struct)
     for field in msgspec.structs.fields(struct):
         if field.type is Hardware:  # the keys of a chip, which carry their own sources
             yield Key(
@@ -84,18 +80,6 @@ def _keys(struct: type[msgspec.Struct], path: str) -> Iterator[Key]:
             )
             if (nested := struct_of(field.type)) is not None:
                 yield from _keys(nested, f"{path}.{field.name}")
-
-
-def _written(source: str) -> dict[str, tuple[ast.expr, str]]:
-    """Field → its type as written, and the comment that stands behind it on its first or its last line."""
-    lines, (struct,) = source.splitlines(), ast.parse(source).body
-    assert isinstance(struct, ast.ClassDef)
-    found = {}
-    for node in struct.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            comments = (COMMENT.search(lines[number - 1]) for number in (node.lineno, node.end_lineno or node.lineno))
-            found[node.target.id] = node.annotation, next((match[1] for match in comments if match), "")
-    return found
 
 
 def _takes(node: ast.expr, names: Mapping[str, Any]) -> Iterator[str]:

@@ -46,9 +46,11 @@ class PrefixCache:
         snapshot_every: int,
         replay: Replay,
         numerics_digest: str,
+        more_snapshots: str = "",
         on_evicted: Callable[[np.ndarray], None] = lambda blocks: None,
     ) -> None:
-        """`snapshot_every`: blocks of a prompt between two snapshots. `on_evicted(blocks)` hears of blocks that serve nobody
+        """`snapshot_every`: blocks of a prompt between two snapshots. `more_snapshots` is what a user would type to have more
+        of them. `on_evicted(blocks)` hears of blocks that serve nobody
         any more, before they have a new owner."""
         self.block_tokens, self.replay = block_tokens, replay
         self.blocks = CachedBlocks(num_blocks, on_evicted=self._evicted)
@@ -56,6 +58,7 @@ class PrefixCache:
         self.snapshots = SnapshotPool(num_snapshots if replay.on_hit == "snapshot" else 0, num_blocks)
         self.counts = PrefixCounts()
         self.diagnosis = MissDiagnosis(block_tokens)
+        self._more_snapshots = f": type {more_snapshots}" if more_snapshots else ""
         self._snapshot_every, self._numerics_digest = snapshot_every, numerics_digest
         self.on_evicted = on_evicted
         self._sequences: dict[int, CachedSequence] = {}
@@ -210,7 +213,7 @@ class PrefixCache:
         if hit.limit < self.block_tokens:
             cause = self._why_limited(len(tokens), hit.limit)
         elif hit.num_matched:
-            cause = NO_SNAPSHOT if self.snapshots.size else NO_BUDGET
+            cause = (NO_SNAPSHOT if self.snapshots.size else NO_BUDGET) + self._more_snapshots
             if self.replay.on_hit != "snapshot":
                 cause = f"replay.on_hit={self.replay.on_hit} computes all that was cached again"
         self.diagnosis.miss(

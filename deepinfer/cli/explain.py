@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from deepinfer.cli.decided import decision_of
+from deepinfer.cli.elsewhere import of_another_option
 from deepinfer.cli.parts import Part, parts_of
 from deepinfer.cli.what_if import Settled, Tried, tries
 from deepinfer.cli.words import words_of
@@ -14,6 +15,7 @@ from deepinfer.config.convert import show
 from deepinfer.config.errors import Problem, Refused, nearest
 from deepinfer.config.history import Origin
 from deepinfer.config.keys import text_keys
+from deepinfer.config.meanings import meaning_of
 from deepinfer.config.misnamed import explainable, options_of
 from deepinfer.config.neighbours import neighbours, other_options
 from deepinfer.config.provenance import Provenance, trace
@@ -39,6 +41,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     key: str
     value: str
+    meaning: str = ""
     asked: str = ""
     origin: str = ""
     source: str = ""  # of a figure: who published or measured it, and when
@@ -56,6 +59,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """A few lines for people."""
         second = f"{self.second}{f': {self.estimate}' if self.estimate else ''}"
         rows = [
+            ("means", self.meaning),
             ("asked", f"{self.asked} ({self.origin})" if self.origin else ""),
             ("source", self.source),
             ("through", self.chosen),
@@ -130,6 +134,8 @@ def parts_called(word: str, parts: dict[str, Part]) -> list[Part]:
 
 def _unknown(key: str, known: Sequence[str]) -> Problem:
     """A word that is no key here: another engine's, or a slip."""
+    if problem := of_another_option(key):
+        return problem
     why, ours = explainable(key)
     close = ours or nearest(key, known)
     fix = f"plan explain={close}" if close else ""
@@ -191,6 +197,7 @@ def _of_key(key: str, values: dict[str, Any], scene: Scene, *, vary: bool) -> Ex
     return Explanation(
         key=key,
         value=decision.value if decision else show(value),
+        meaning=meaning_of(key),
         **_asked(origins, show(value)),
         source=_source(key, values),
         chosen=_through(key, origins, scene),

@@ -199,10 +199,22 @@ def _take_verb(rest: list[str], problems: list[Problem]) -> tuple[str | None, li
         return None, rest
     if rest[0] in VERBS:
         return rest[0], rest[1:]
+    if rest[0] in ("explain", "diff"):
+        return None, _word_as_verb(rest, "plan", problems)
     close = nearest(rest[0], VERBS)
     fix = " ".join([close, *map(shell, rest[1:])]) if close else f"prompt={shlex.quote(rest[0])}"
     problems.append(Problem(asked=rest[0], found="no such verb", why=f"there are {listed(VERBS)}", fix=fix))
     return None, rest[1:]
+
+
+def _word_as_verb(rest: list[str], home: str, problems: list[Problem]) -> list[str]:
+    """`explain KEY`: a word of the verb `home`, written like a verb. Gives what is left of the line."""
+    word, value = rest[0], rest[1] if len(rest) > 1 and "=" not in rest[1] else ""
+    others = rest[2:] if value else rest[1:]
+    fix = " ".join([home, *map(shell, others), shell(f"{word}={value or '…'}")])
+    why = f"it is a word of {home}, written {word}=…"
+    problems.append(Problem(asked=f"{word} {value}".strip(), found="no such verb", why=why, fix=fix))
+    return others
 
 
 def _joined_prompt(rest: list[str], problems: list[Problem]) -> list[str]:

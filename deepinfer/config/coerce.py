@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 
 from deepinfer.config.errors import listed, nearest
+from deepinfer.config.ranges import SLIPS
 from deepinfer.config.units import EXAMPLES, parse_quantity
 
 _NUMBER_AS_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")  # YAML 1.1 reads 1e-3 as text
@@ -95,10 +96,22 @@ def describe(kind: Any) -> str:
     return name if meta is None else name + _bounds(meta) + _example(meta)
 
 
-def reason(kind: Any) -> str:
-    """Why the range of a leaf is what it is; "" where that goes without saying."""
-    metas = (_split(member)[1] for member in union_members(kind))
-    return next((str(meta.extra["why"]) for meta in metas if meta is not None and "why" in (meta.extra or {})), "")
+def reason(value: Any, kind: Any) -> str:
+    """Why a value that lies beyond the range of a leaf cannot be meant; "" where that goes without saying."""
+    metas = [meta for member in union_members(kind) if (meta := _split(member)[1]) is not None]
+    if isinstance(value, int | float) and any(_is_slip(value, meta) for meta in metas):
+        return "that is more than anything there is"
+    beyond = (
+        meta
+        for meta in metas
+        if (isinstance(value, int | float) and meta.le is not None and value > meta.le)
+        or (value == "" and meta.min_length)
+    )
+    return next((str((meta.extra or {}).get("why", "")) for meta in beyond), "")
+
+
+def _is_slip(value: int | float, meta: msgspec.Meta) -> bool:
+    return meta.le in SLIPS and value > (meta.le or 0)
 
 
 def _bounds(meta: msgspec.Meta) -> str:
@@ -110,7 +123,7 @@ def _bounds(meta: msgspec.Meta) -> str:
             ("of at most", meta.le),
             ("below", meta.lt),
         )
-        if bound is not None
+        if bound is not None and bound not in SLIPS
     ]
     return f" {' and '.join(words)}" if words else ""
 

@@ -9,13 +9,12 @@ import msgspec
 from deepinfer.config.chips import Fact
 from deepinfer.config.coerce import coerce, reason, say, union_members
 from deepinfer.config.errors import Problem, Refused, listed, nearest
-from deepinfer.config.keys import is_group, is_key, is_struct, leaf_keys, struct_of, text_keys
+from deepinfer.config.keys import is_group, is_key, is_struct, leaf_keys, struct_of
 from deepinfer.config.kinds import options_of_kind
 from deepinfer.config.leaves import Component
-from deepinfer.config.misnamed import as_percent, meant, options_of, typed_legal
-from deepinfer.config.nearest_legal import nearest_legal
+from deepinfer.config.misnamed import fitting, meant, options_of, typed_legal
 from deepinfer.config.open_names import unread_names
-from deepinfer.config.quoting import listed_value, quoted, shell, typed
+from deepinfer.config.quoting import listed_value, typed
 from deepinfer.config.registry import BUILT_IN, find_struct, known_tags
 from deepinfer.config.specs import Spec
 
@@ -154,23 +153,11 @@ def _leaf(kind: Any, value: Any, path: str, problems: list[Problem]) -> Any:
         return coerce(value, kind)
     except ValueError as error:
         problems.append(
-            Problem(asked=f"{path}={show(value)}", found=str(error), why=reason(kind), fix=_fix(kind, value, path))
+            Problem(
+                asked=f"{path}={show(value)}", found=str(error), why=reason(value, kind), fix=fitting(kind, value, path)
+            )
         )
     return None
-
-
-def _fix(kind: Any, value: Any, path: str) -> str:
-    """The override that was probably meant by a value that does not fit, or one with the nearest value that does."""
-    if path.endswith("]"):  # an item of a list cannot be typed alone
-        return ""
-    if fix := as_percent(path, value, kind):
-        return fix
-    if str in union_members(kind) and isinstance(value, bool | float):
-        return shell(quoted(path, show(value)))  # as text
-    if path in text_keys() and isinstance(value, dict):
-        return shell(f"{path}={show(value)}")  # JSON, which these keys take as it stands
-    close = nearest_legal(value, kind)
-    return "" if close is None else typed(path, close)
 
 
 def _unknown(struct: Any, known: list[str], key: str, value: Any, path: str) -> Problem:

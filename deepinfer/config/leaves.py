@@ -1,34 +1,26 @@
 """The leaf types of the configuration tree: what a number measures, its range, and how text reaches it.
 
 A leaf's `extra` says how people may write it: `unit` names the unit table of `units.py`, `like` shows an example, `why` is
-the reason of its range, and `verbatim` text is taken from the command line as it stands, never parsed by Hydra.
+said of what lies beyond its range, and `verbatim` text is taken from the command line as it stands, never parsed by Hydra.
 """
 
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
+from deepinfer.config.ranges import MOST_BYTES, MOST_COUNT
+
 Auto = Literal["auto"]
 
 Text = Annotated[str, Meta(extra={"verbatim": True})]
 
-MOST_COUNT, MOST_BYTES = 10**12, 10**18  # any more is a slip: no machine has as many tokens, rows or bytes
-
 Count = Annotated[int, Meta(ge=0, le=MOST_COUNT, extra={"unit": "count"})]
 Positive = Annotated[int, Meta(ge=1, le=MOST_COUNT, extra={"unit": "count"})]
 Bytes = Annotated[int, Meta(ge=1, le=MOST_BYTES, extra={"unit": "bytes"})]
-Depth = Annotated[
-    int,
-    Meta(
-        ge=1,
-        le=64,
-        extra={
-            "unit": "count",
-            "why": "drafts that deep are practically never accepted, and each takes a row of every step",
-        },
-    ),
-]
-SomeText = Annotated[str, Meta(min_length=1, extra={"why": "a text of no characters says nothing and is found everywhere"})]
+_TOO_DEEP = "drafts that deep are practically never accepted, and each takes a row of every step"
+Depth = Annotated[int, Meta(ge=1, le=32, extra={"why": _TOO_DEEP})]  # tokens drafted
+_NO_TEXT = "a text of no characters says nothing, and is found everywhere"
+SomeText = Annotated[str, Meta(min_length=1, extra={"why": _NO_TEXT})]
 BytesPerSecond = Annotated[float, Meta(ge=1, le=1e18, extra={"unit": "bytes/s"})]
 FlopsPerSecond = Annotated[float, Meta(ge=1, le=1e24, extra={"unit": "flop/s"})]
 Seconds = Annotated[float, Meta(ge=0, extra={"unit": "s"})]

@@ -3,15 +3,16 @@
 Read only where something is refused already.
 """
 
+import json
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any, get_origin
 
-from deepinfer.config.coerce import coerce
+from deepinfer.config.coerce import coerce, union_members
 from deepinfer.config.keys import leaf_keys, places, text_keys
-from deepinfer.config.nearest_legal import legal
-from deepinfer.config.quoting import typed
+from deepinfer.config.nearest_legal import legal, nearest_legal
+from deepinfer.config.quoting import quoted, shell, typed
 from deepinfer.config.specs import Spec
 
 _DEGREES = "the degrees are parallel.attention_dp, parallel.context and parallel.expert"
@@ -154,6 +155,20 @@ def typed_legal(key: str, value: Any) -> str:
         return typed(key, value)
     found = legal(value, kind)
     return f"{key}=…" if found is None else typed(key, found)
+
+
+def fitting(kind: Any, value: Any, path: str) -> str:
+    """The override that was probably meant by a value that does not fit, or one with the nearest value that does."""
+    if fix := as_percent(path, value, kind):
+        return fix
+    if str in union_members(kind) and isinstance(value, bool | float):
+        return shell(quoted(path, json.dumps(value)))  # as text
+    if path in text_keys() and isinstance(value, dict):
+        return shell(
+            f"{path}={json.dumps(value, ensure_ascii=False, default=str)}"
+        )  # JSON, which these keys take as it stands
+    close = nearest_legal(value, kind) if path in leaf_keys() else None  # no item of a list or name of a mapping
+    return "" if close is None else typed(path, close)
 
 
 def explainable(word: str) -> tuple[str, str]:

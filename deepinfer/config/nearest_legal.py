@@ -1,6 +1,7 @@
 """The legal value that is nearest to one that was refused: what to type in its place."""
 
 import json
+import re
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -8,6 +9,8 @@ import msgspec
 
 from deepinfer.config.coerce import coerce, union_members
 from deepinfer.config.errors import nearest
+from deepinfer.config.ranges import SLIPS
+from deepinfer.config.units import UNITS
 
 AUTO = "auto"
 WORDS_OF_BOOL = {"yes": True, "on": True, "y": True, "1": True, "no": False, "off": False, "n": False, "0": False}
@@ -17,7 +20,8 @@ def nearest_legal(value: Any, kind: Any) -> Any:
     """A value of the leaf type `kind` near `value`; None where nothing suggests itself."""
     for candidate in _candidates(value, kind):
         try:
-            return coerce(candidate, kind)
+            coerce(candidate, kind)
+            return candidate
         except ValueError:
             continue
     return None
@@ -49,6 +53,8 @@ def _candidates(value: Any, kind: Any) -> list[Any]:
         numbers = [word for word in words if _is_number(word)]
         found += sorted(numbers, key=lambda word: abs(word - value))[:1]
         found += [word for member in members if get_origin(member) is Annotated for word in _clamped(value, member)]
+    elif isinstance(value, str) and value[:1].isdigit():
+        return _respelled(value)
     elif isinstance(value, str):
         close = nearest(value, [word for word in words if isinstance(word, str)])
         found += [close] if close else []
@@ -58,6 +64,16 @@ def _candidates(value: Any, kind: Any) -> list[Any]:
     return [*found, None] if NoneType in members and not found else found
 
 
+def _respelled(quantity: str) -> list[str]:
+    """ "80gib" with its unit as it is spelled."""
+    written = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z/]+)\s*", quantity)
+    if written is None:
+        return []
+    number, unit = written.groups()
+    known = dict.fromkeys(suffix for table in UNITS.values() for suffix in table if suffix.lower() == unit.lower())
+    return [number + suffix for suffix in known]
+
+
 def _clamped(value: int | float, member: Any) -> list[int | float]:
     """The end of the range that a number lies beyond; a whole number for one that is not whole."""
     base, *notes = get_args(member)
@@ -65,7 +81,7 @@ def _clamped(value: int | float, member: Any) -> list[int | float]:
     if meta is None or base not in (int, float):
         return []
     if meta.le is not None and value > meta.le:
-        return [meta.le]
+        return [] if meta.le in SLIPS else [meta.le]
     if meta.ge is not None and value < meta.ge:
         return [meta.ge]
     if meta.gt is not None and value <= meta.gt:

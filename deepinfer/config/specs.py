@@ -13,7 +13,6 @@ from deepinfer.config.clusters import Cluster
 from deepinfer.config.costs import Cost
 from deepinfer.config.launchers import Launcher
 from deepinfer.config.leaves import (
-    MOST_BYTES,
     Auto,
     Bytes,
     Component,
@@ -27,6 +26,7 @@ from deepinfer.config.leaves import (
     Text,
     TokenId,
 )
+from deepinfer.config.ranges import MOST_BYTES
 from deepinfer.config.surroundings import Executor, Grammar, Serving
 from deepinfer.config.sweeps import Sweep
 from deepinfer.config.tasks import Task
@@ -202,7 +202,7 @@ class PrefixCache(Cache, frozen=True, kw_only=True, tag="prefix"):
     implementation = "deepinfer.cache.prefix_cache:PrefixCache"
     snapshot_bytes: (
         BytesOrNone | Auto
-    )  # of window keys saved for replay.on_hit=snapshot; auto: 30 % of what caches take, 0: none are saved
+    )  # window keys saved for replay.on_hit=snapshot; auto: 30 % of caches, at least max_num_seqs + 1 states; 0: none
     snapshot_every: Positive  # blocks of a prompt between two snapshots; its last full block always has one
 
 

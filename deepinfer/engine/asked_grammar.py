@@ -74,7 +74,7 @@ def asked_grammar_problems(plan: Plan) -> Iterator[Problem]:
     params = from_config(plan.sampling)
     assert params.grammar is not None
     backend = node.option.partition("=")[2]
-    found = request_problems(params, plan.model.config.vocab_size)
+    found: Sequence[str] = request_problems(params, plan.model.config.vocab_size)
     found = found or grammar_problems(cast(Any, params.grammar), backend) or _compiled(node, params.grammar)
     for text in found:
         yield Problem(asked=asked, found=text, why="every answer would fail", fix=_fix(key, value))

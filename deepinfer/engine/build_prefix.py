@@ -27,6 +27,7 @@ def build_prefix(plan: Plan) -> PrefixCache | None:
         num_layers=config.num_hidden_layers,
         boundary=config.boundary,
     )
+    more = max(memory.num_state_slots + 1, 2 * memory.num_snapshots) * plan.cache.padded_state_bytes
     return PrefixCache(
         num_blocks=memory.num_blocks,
         num_snapshots=memory.num_snapshots,
@@ -34,4 +35,5 @@ def build_prefix(plan: Plan) -> PrefixCache | None:
         snapshot_every=int(node.settings["snapshot_every"]),
         replay=replay,
         numerics_digest=plan.numerics_digest,
+        more_snapshots=f"cache.snapshot_bytes={more}",
     )

@@ -102,15 +102,22 @@ class GrammarLine:
         }
 
     def advance(self, slots: np.ndarray, events: list[TokenEvent]) -> dict[int, str]:
-        """Tell the matchers what was committed. Index → why its grammar cannot go on."""
+        """Tell the matchers what was committed. Index → why its grammar cannot go on.
+
+        Such an answer ends with the token after which it could not, whatever drafts were accepted behind that.
+        """
         desk = self._desk
         assert desk is not None
         errors = {}
         for index, slot in enumerate(slots.tolist()):
-            if desk.has(slot) and events[index].token_ids:
-                error = desk.advance(slot, events[index].token_ids)
+            event = events[index]
+            for number in range(len(event.token_ids) if desk.has(slot) else 0):
+                error = desk.advance(slot, event.token_ids[number : number + 1])
                 if error:
                     errors[index] = error
+                    event.token_ids = event.token_ids[: number + 1]
+                    event.logprobs = event.logprobs[: number + 1] if event.logprobs else None
+                    break
         return errors
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from msgspec import Struct, structs
 
 from deepinfer.config.errors import ExitCode, Problem
 from deepinfer.config.specs import Parallel, PrefixCache
-from deepinfer.plan.cache_shares import CacheShares, cache_shares
+from deepinfer.plan.cache_shares import CacheShares, cache_shares, least_snapshots
 from deepinfer.plan.layout import lay_out, valid_expert_degrees
 from deepinfer.plan.ledger import OF, Ledger
 from deepinfer.plan.memory import Scene, budget, fixed_bytes, rank_groups, weight_items
@@ -55,6 +55,8 @@ def fit(scenes: Mapping[str, Scene], layout: Layout, ledger: Ledger) -> Fit:
     )
     _decide_pools(scenes[decode.name], blocks, {name: share.block_rule for name, share in shares.items()}, ledger)
     _decide_snapshots(scenes[decode.name], snapshots, shares, ledger)
+    if not too_big:
+        ledger.warnings += _few_snapshots(scenes[decode.name], min(snapshots.values()), memory)
     smallest = min(blocks.values()) * cache.block_tokens
     if smallest < longest and not too_big:
         longest = _shorten(scenes[decode.name], layout, smallest, longest, ledger)
@@ -88,6 +90,20 @@ def _decide_snapshots(
         of = "" if name == "all" else f"{OF}{name}"
         num_bytes = snapshots[name] * scene.cache.padded_state_bytes
         ledger.decide(f"cache.snapshot_bytes{of}", num_bytes, share.snapshot_rule)
+
+
+def _few_snapshots(scene: Scene, count: int, memory: tuple[RankMemory, ...]) -> list[str]:
+    """A warning where hits depend on saved states and running sequences take each other's. None is a choice."""
+    cache, least = scene.case.spec.cache, least_snapshots(scene)
+    if not isinstance(cache, PrefixCache) or scene.case.numerics.replay_on_hit != "snapshot":
+        return []
+    if count >= least or cache.snapshot_bytes == 0:
+        return []
+    state = scene.cache.padded_state_bytes
+    room = min(rank.headroom_bytes for rank in memory) // state
+    fix = f"cache.snapshot_bytes={least * state}" if count + room >= least else "replay.on_hit=exact"
+    found = f"{count:,} saved state{'s' * (count != 1)} of {state:,} B are fewer than scheduler.max_num_seqs + 1 = {least:,}"
+    return [f"{found}: sequences take each other's, and few prompts or none will hit the prefix cache; {fix}"]
 
 
 def _capacity(scene: Scene, role: RolePlan, num_blocks: int, longest: int) -> Capacity:

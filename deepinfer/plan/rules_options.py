@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from deepinfer.config.errors import ExitCode, Problem
 from deepinfer.config.specs import DSpark, DSparkFixed, Ngram
 from deepinfer.config.surroundings import NoGrammar
+from deepinfer.config.tasks import Load
 from deepinfer.plan.ledger import plan_problem
 from deepinfer.plan.settle import Case
 
 MOST_THREADS = 256
+USUAL_DEPTH = 8  # drafts; where more do not fit, they are what is too many
 
 
 def drafter_fits_checkpoint(case: Case) -> Iterator[Problem]:
@@ -74,7 +76,14 @@ def lengths_fit(case: Case) -> Iterator[Problem]:
         found = f"{case.model_name} has {positions} positions"
         yield plan_problem(f"model.max_model_len={asked_len}", found, fix=f"model.max_model_len={positions}")
     least = scheduler.max_num_seqs * (1 + case.drafting.depth)
-    if rows < least:
+    if rows < least and case.drafting.depth > USUAL_DEPTH and rows >= 2 * scheduler.max_num_seqs:
+        yield plan_problem(
+            f"speculation.depth={case.drafting.depth}",
+            f"{scheduler.max_num_seqs} sequences with as many drafts each need {least} rows",
+            f"a step holds every running sequence, and scheduler.max_num_batched_tokens={rows}",
+            f"speculation.depth={rows // scheduler.max_num_seqs - 1}",
+        )
+    elif rows < least:
         drafts = f" with {case.drafting.depth} drafts each" if case.drafting.depth else ""
         yield plan_problem(
             f"scheduler.max_num_seqs={scheduler.max_num_seqs}",
@@ -127,6 +136,9 @@ def grammar_is_enforced(case: Case) -> Iterator[Problem]:
         yield plan_problem(asked, "an answer follows one grammar", "they would contradict each other", asked.split()[0])
     if given and isinstance(case.spec.grammar, NoGrammar):
         yield plan_problem(asked, "grammar=none", "nothing would enforce it", f"grammar=llguidance {asked.split()[0]}")
+    if given and isinstance(case.spec.task, Load):
+        why = "its answers have an exact length, and one under a grammar ends where that is complete: leave the key out"
+        yield plan_problem(asked, f"{case.spec.task.kind} measures a load", why)
 
 
 def threads_can_be_started(case: Case) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ class EngineLike(Protocol):
 
     limits: Any
     clock: Callable[[], float]
-    newly_admitted: Sequence[int]  # request ids that the newest step admitted
+    newly_admitted: list[int]  # request ids that the newest step admitted
 
     def submit(
         self, prompt_ids: Any, params: SamplingParams, *, priority: int = 0, cache_salt: str = ""

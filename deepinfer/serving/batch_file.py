@@ -127,7 +127,10 @@ def _params(fields: Any, defaults: SamplingParams) -> SamplingParams:
         raise ValueError(f"{fields!r:.60} is no object")
     unknown = [name for name in fields if name not in SamplingParams.__struct_fields__]
     if unknown:
-        raise ValueError(f"unknown {', '.join(unknown)}: there are {', '.join(SamplingParams.__struct_fields__)}")
+        forms = [name for name in unknown if name in ("json_schema", "json_object", "regex", "ebnf", "choice")]
+        hint = f'write {{"grammar": {{"{forms[0]}": …}}}}' if forms else ""
+        known = ", ".join(SamplingParams.__struct_fields__)
+        raise ValueError(f"unknown {', '.join(unknown)}: {hint or f'there are {known}'}")
     bias = fields.get("logit_bias")
     if isinstance(bias, dict):  # a JSON object has texts as keys
         fields = fields | {"logit_bias": {int(key) if key.isdecimal() else key: value for key, value in bias.items()}}

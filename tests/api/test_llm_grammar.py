@@ -41,3 +41,56 @@ def test_an_abort_while_the_grammar_is_compiled_leaves_nothing() -> None:
         assert llm.engine.abort(request_id)
         (out,) = llm.generate("a", SamplingParams(grammar=Regex("some [a-z]{4}"), max_tokens=20))
         assert out.text.startswith("some ") and llm.engine.unfinished == 0
+
+
+def test_a_limit_ends_its_request_and_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grammar whose states run out, three times beside a neighbour: each answer has a budget of its own."""
+    from deepinfer.sampling.grammar import llguidance
+
+    monkeypatch.setattr(llguidance, "MAX_LEXER_STATES", 3000)
+    growing = Regex("(?s:.*)(a|b)(?s:.{30})(c|d)(?s:.{30})e")
+    long = SamplingParams(grammar=growing, max_tokens=400, temperature=2.0, seed=1, logit_bias={1: -100.0})
+    plain = SamplingParams(max_tokens=12, ignore_eos=True, seed=2)
+    answers = []
+    for overrides in ((), ("scheduler.async_depth=1", "speculation=dspark", "speculation.cost_curve=none")):
+        with LLM("model=v41_tiny", "hardware=cpu", "grammar=llguidance", *overrides) as llm:
+            for _ in range(3):
+                limited, other = llm.generate(["Rome", "Oslo"], [long, plain])
+                assert limited.finish_reason == "error" and "too many states: 3000" in (limited.error or "")
+                assert len(other.outputs[0].token_ids) == 12 and other.error is None
+                answers.append((limited.outputs[0].token_ids, limited.error))
+            assert llm.engine.unfinished == 0
+    assert all(answer == answers[0] for answer in answers) and len(answers[0][0]) > 3
+
+
+def test_what_no_grammar_can_be_made_of_leaves_nothing_behind() -> None:
+    with LLM("model=v41_tiny", "hardware=cpu", "grammar=llguidance") as llm:
+        wrong = [
+            Regex("\ud800"),
+            JsonSchema({"const": "\ud800"}),
+            Regex("a", trigger_token_ids=None),
+            JsonSchema({5: 6}),
+        ]
+        outs = llm.generate(["a"] * 5, [*[SamplingParams(grammar=one) for one in wrong], SamplingParams(max_tokens=2)])
+        assert all(out.error for out in outs[:4]) and outs[4].error is None
+        assert llm.engine.stats().compiling == 0 and not llm.engine.has_work
+
+
+def test_a_fault_of_the_library_in_a_step_ends_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepinfer.sampling.grammar.llguidance import LlguidanceMatcher
+
+    whole = LlguidanceMatcher.accept
+
+    def faulty(matcher, tokens):
+        if tokens == [fatal]:
+            raise RuntimeError("an assertion in the library")
+        return whole(matcher, tokens)
+
+    with LLM("model=v41_tiny", "hardware=cpu", "grammar=llguidance") as llm:
+        assert llm.tokenizer is not None
+        (fatal,) = llm.tokenizer.encode("7")
+        monkeypatch.setattr(LlguidanceMatcher, "accept", faulty)
+        wanted = [SamplingParams(grammar=Regex(pattern), max_tokens=8) for pattern in ("7", "[1-5]")]
+        bad, good = llm.generate(["a", "b"], wanted)
+        assert "an assertion in the library" in (bad.error or "") and good.error is None and good.text in tuple("12345")
+        assert not llm.engine.has_work

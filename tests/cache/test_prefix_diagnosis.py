@@ -6,6 +6,11 @@ import numpy as np
 import pytest
 from test_prefix_cache import Player, make_cache, prompt
 
+from deepinfer.config.compose import load_with_choices
+from deepinfer.config.facts import probe
+from deepinfer.engine.build_prefix import build_prefix
+from deepinfer.plan.resolve import resolve
+
 TIMES = 17  # one more than are counted: the first prompt shares with none
 
 
@@ -42,6 +47,19 @@ def test_the_cause_is_named_once(cause: str, make: Callable, cache: dict, option
     (notice,) = filter(None, notices)
     assert cause in notice and notice.startswith("prefix cache: 0 hits although 16 prompts shared ")
     assert ("32 tokens" if "one block" in cause else "128 tokens") in notice
+
+
+def test_a_notice_of_snapshots_names_what_to_type() -> None:
+    typed = ("cache=prefix", "scheduler.max_num_seqs=2", "cache.snapshot_bytes=0", "model.max_model_len=512")
+    spec, choices = load_with_choices("model=v41_tiny", "hardware=cpu", *typed)
+    plan = resolve(spec, probe(spec), choices)
+    cache = build_prefix(plan)
+    assert cache is not None
+    player = Player(cache)
+    for seed in range(TIMES):
+        player.run(shares(400)(seed))
+    notice = cache.take_notice()
+    assert notice and f"type cache.snapshot_bytes={3 * plan.cache.padded_state_bytes}" in notice
 
 
 def test_salts_that_differ_are_named() -> None:

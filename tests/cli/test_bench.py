@@ -174,6 +174,19 @@ def test_what_the_prefix_cache_gave_is_told(capsys: pytest.CaptureFixture[str]) 
     assert prefix_counts(bare, bare) is None and "prefix cache" not in report(row | {"prefix": None})
 
 
+def test_warm_up_requests_leave_the_shared_prefix_one_after_another(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first leaves the blocks, the second the state where prompts part: together they would both come too early."""
+    load = (
+        "workload.prompt_tokens=300",
+        "workload.output_tokens=3",
+        "workload.cached_share=0.5",
+        "task.num_requests=3",
+    )
+    assert main(["bench", *load, "cache=prefix", "task.warm_up=2", "cache.num_blocks=40", "format=json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["prefix"]["hits"], row["prefix"]["saved_tokens"]) == (3, 3 * 128)
+
+
 def test_tokens_that_come_together_are_one_latency(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *SMALL, "format=json"]) == 0
     row = json.loads(capsys.readouterr().out)

@@ -379,3 +379,37 @@ def test_every_key_is_explained(default: Loaded, key: str) -> None:
     assert re.fullmatch(r"conf/\S+\.yaml:\d+|nobody: .*", one.origin)
     assert bool(one.tried) != bool(one.not_tried)
     assert [bool(tried.refused) for tried in one.tried[:-1]] == [True] * (len(one.tried) - 1)
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        (("explain", "speculation"), "plan explain=speculation"),
+        (("explain", "cache", "hardware=cpu"), "plan hardware=cpu explain=cache"),
+        (("diff", "old.json"), "plan diff=old.json"),
+        (("explain",), "plan explain=…"),
+    ],
+)
+def test_a_word_of_plan_written_like_a_verb(capsys: Capture, typed: tuple[str, ...], fix: str) -> None:
+    assert main(list(typed)) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("deepinfer: 1 problem:") and said.rstrip().endswith(f"type: {fix}")
+
+
+@pytest.mark.parametrize(
+    ("key", "fix"),
+    [
+        ("acceptance", "plan executor=simulated explain=executor.acceptance"),
+        ("speculation.depth", "plan speculation=dspark explain=speculation.depth"),
+        ("snapshot_every", "plan cache=prefix explain=cache.snapshot_every"),
+    ],
+)
+def test_a_key_of_another_option_names_it(capsys: Capture, key: str, fix: str) -> None:
+    assert main(["plan", f"explain={key}"]) == 2
+    assert capsys.readouterr().err.rstrip().endswith(f"type: {fix}")
+    assert main([*fix.split(), "format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["meaning"]
+
+
+def test_a_key_says_what_it_is_for(capsys: Capture) -> None:
+    assert "hides the host's work" in told(capsys, "scheduler.async_depth")["meaning"]

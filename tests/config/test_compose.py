@@ -24,7 +24,7 @@ def refuse(*overrides: str, config_dir: str | None = None) -> tuple[Problem, ...
 
 def test_overrides_reach_the_spec() -> None:
     spec = load("speculation=dspark", "speculation.depth=3", "sampling.max_tokens=7", "cache.memory_bytes=1.5GB")
-    assert spec.speculation == DSpark(depth=3, verify="auto")
+    assert spec.speculation == DSpark(depth=3, verify="auto", back_off=True, cost_curve="measured")
     assert spec.sampling.max_tokens == 7
     assert spec.cache.memory_bytes == 1_500_000_000
 
@@ -102,7 +102,7 @@ BAD = [
     ("=x", "nothing before the '='", ""),
     ("sampling.stop=a:=b", "cannot be read at '='", "'sampling.stop=[\"a:=b\"]'"),
     ("sampling.stop=[a", "cannot be read at '[a'", "'sampling.stop=[\"[a\"]'"),
-    ("sampling.temperature=Ä)", "wanted a number", ""),
+    ("sampling.temperature=Ä)", "wanted a number", "sampling.temperature=auto"),
     ("paralel=ep2", "no key 'paralel'", "parallel=ep2"),
     ("+foo/bar=1", "no group 'foo/bar'", ""),
     ("max_tokens=3", "no key 'max_tokens'", "sampling.max_tokens=3"),

@@ -1,11 +1,13 @@
 """From plain data to a Spec: every fault at once, each with what to type."""
 
+import shlex
 from typing import Any
 
 import msgspec
 import pytest
 
 from deepinfer.config.chips import AutoHardware, CpuChip
+from deepinfer.config.compose import load
 from deepinfer.config.convert import convert
 from deepinfer.config.errors import ExitCode, Refused
 from deepinfer.config.specs import NoSpeculation, Spec
@@ -142,8 +144,63 @@ def test_refuses(data: dict[str, Any], path: str, value: Any, says: str, fix: st
     (problem,) = refused.problems
     assert problem.asked.startswith(path)
     assert says in str(problem)
-    assert problem.fix == fix
     assert refused.exit_code is ExitCode.CONFIG
+    if fix:
+        assert problem.fix == fix
+    elif problem.fix:
+        assert "…" not in problem.fix and load(*shlex.split(problem.fix)), "what is offered is legal"
+
+
+NEAREST = [
+    ("speculation=ngram", "speculation.depth=0", "speculation.depth=1"),
+    ("speculation=ngram", "speculation.depth=500", "speculation.depth=32"),
+    ("speculation=ngram", "speculation.depth=99999999999999999999", "speculation.depth=32"),
+    ("speculation=ngram", "speculation.verify=foo", "speculation.verify=auto"),
+    ("speculation=ngram", "speculation.verify=copled", "speculation.verify=coupled"),
+    ("scheduler=continuous", "scheduler.async_depth=2", "scheduler.async_depth=1"),
+    ("executor=simulated", "executor.acceptance=2", "executor.acceptance=1"),
+    ("replay=none", "replay.on_hit=foo", "replay.on_hit=snapshot"),
+    ("cache=prefix", "cache.snapshot_every=0", "cache.snapshot_every=1"),
+    ("cache=prefix", "cache.block_tokens=64", "cache.block_tokens=128"),
+    ("cache=prefix", "cache.num_blocks=1e30", "cache.num_blocks=auto"),
+    ("cache=prefix", "cache.memory_bytes=80gib", "cache.memory_bytes=80GiB"),
+    ("sampling=default", "sampling.top_k=1.5", "sampling.top_k=2"),
+    ("sampling=default", "sampling.ignore_eos=yes", "sampling.ignore_eos=true"),
+    ("speculation=dspark", "speculation.verify_length=3", "speculation=dspark_fixed speculation.verify_length=3"),
+    ("speculation=dspark", "speculation.dept=500", "speculation.depth=32"),
+    ("scheduler=continuous", "scheduler.asinc_depth=7", "scheduler.async_depth=1"),
+    ("sampling=default", "max_tokens=0", "sampling.max_tokens=1"),
+]
+
+
+@pytest.mark.parametrize(("option", "typed", "fix"), NEAREST, ids=[typed for _, typed, _ in NEAREST])
+def test_what_is_offered_is_the_nearest_legal_value(option: str, typed: str, fix: str) -> None:
+    with pytest.raises(Refused) as refused:
+        load(option, typed)
+    (problem,) = refused.value.problems
+    assert problem.fix == fix
+    load(option, *shlex.split(fix)) if fix.partition("=")[0] != option.partition("=")[0] else load(*shlex.split(fix))
+
+
+def test_numbers_beyond_everything_are_echoed_as_typed() -> None:
+    with pytest.raises(Refused) as refused:
+        load("cache.num_blocks=1e30", "speculation=ngram", "speculation.depth=99999999999999999999")
+    text = str(refused.value)
+    assert "more than anything there is" in text and "takes a row of every step" in text and "0" * 25 not in text
+
+
+def test_a_schema_as_a_mapping_is_offered_as_json() -> None:
+    with pytest.raises(Refused) as refused:
+        load("sampling.json_schema.type=object")
+    (problem,) = refused.value.problems
+    (fix,) = shlex.split(problem.fix)
+    assert load(fix).sampling.json_schema == '{"type": "object"}'
+
+
+@pytest.mark.parametrize("key", ["choice", "stop", "bad_words"])
+def test_an_empty_text_is_refused_with_its_reason(key: str) -> None:
+    with pytest.raises(Refused, match="at least 1 character; a text of no characters says nothing"):
+        load(f'sampling.{key}=[a,""]')
 
 
 def test_all_faults_at_once(data: dict[str, Any]) -> None:

@@ -50,10 +50,10 @@ def test_words_that_nobody_knows_are_not_explained() -> None:
     ("override", "fix"),
     [
         ("workload.cached_share=60", "workload.cached_share=60%"),
-        ("workload.cached_share=600", ""),
+        ("workload.cached_share=600", "workload.cached_share=1"),
         ("sampling.top_p=95", "sampling.top_p=95%"),
-        ("sampling.top_p=1.5", ""),
-        ("sampling.temperature=-60", ""),
+        ("sampling.top_p=1.5", "sampling.top_p=1"),
+        ("sampling.temperature=-60", "sampling.temperature=0"),
     ],
 )
 def test_a_percentage_without_its_sign(override: str, fix: str) -> None:

@@ -51,5 +51,9 @@ def test_the_kind_of_machine_and_not_its_name() -> None:
     epyc = "processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9654\ncpu MHz\t\t: 2400\n"
     kinds = [machine_type(Pod(epyc + clock)) for clock in ("", "\nprocessor\t: 1\nmodel name\t: AMD EPYC 9654\n")]
     assert kinds == ["x86_64, AMD EPYC 9654, 17, 8 cores"] * 2
-    others = {machine_type(Pod(epyc, cores=4)), machine_type(Pod(epyc.replace("9654", "7763"))), machine_type(Pod(None))}
+    others = {
+        machine_type(Pod(epyc, cores=4)),
+        machine_type(Pod(epyc.replace("9654", "7763"))),
+        machine_type(Pod(None)),
+    }
     assert len(others - set(kinds)) == 3

@@ -38,3 +38,10 @@ def test_two_grammars_or_nobody_to_enforce_one_are_refused() -> None:
     with pytest.raises(Refused, match="nothing would enforce it") as nobody:
         plan_of("sampling.regex=a", "grammar=none")
     assert "grammar=llguidance" in str(nobody.value)
+
+
+@pytest.mark.parametrize("task", ["bench", "tune"])
+def test_a_load_under_a_grammar_is_refused_before_it_runs(task: str) -> None:
+    with pytest.raises(Refused, match="leave the key out") as refused:
+        plan_of(f"task={task}", "sampling.regex=a+")
+    assert "sampling.regex" in str(refused.value) and "ignore_eos" not in str(refused.value)

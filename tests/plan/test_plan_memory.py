@@ -83,13 +83,37 @@ def test_three_tenths_of_a_prefix_cache_are_snapshots(plan_of: PlanOf) -> None:
         (("cache.snapshot_bytes=0",), 0),
         (("cache.snapshot_bytes=10MiB",), 10 * 2**20 // 413_952),
         (("replay.on_hit=exact",), 0),
-        (("cache.num_blocks=100",), 7),  # three for each seven bytes of blocks
+        (("cache.num_blocks=100",), 33),  # scheduler.max_num_seqs and one more
+        (("cache.num_blocks=100", "scheduler.max_num_seqs=2"), 7),  # three for each seven bytes of blocks
+        (("cache.memory_bytes=1MiB", "scheduler.max_num_seqs=1"), 2),
     ],
 )
 def test_snapshots_as_asked_or_as_the_rest_allows(plan_of: PlanOf, overrides: tuple[str, ...], count: int) -> None:
     (memory,) = plan_of(*TINY, "cache=prefix", *overrides).memory
     assert memory.num_snapshots == count
     assert "num_blocks=100" not in overrides[0] or memory.num_blocks == 100
+
+
+def test_too_few_snapshots_are_told_with_what_to_type(plan_of: PlanOf) -> None:
+    few = (*TINY, "cache=prefix", "cache.num_blocks=40", "model.max_model_len=256")
+
+    def warnings(*overrides: str) -> list[str]:
+        return [text for text in plan_of(*few, *overrides).warnings if "saved state" in text]
+
+    (warning,) = warnings("cache.snapshot_bytes=1MiB")
+    assert "2 saved states" in warning and "scheduler.max_num_seqs + 1 = 33" in warning
+    fix = warning.rpartition("; ")[2]
+    assert fix == f"cache.snapshot_bytes={33 * 413_952}"
+    assert not warnings(fix) and not warnings() and not warnings("cache.snapshot_bytes=0")
+    crowd = ("scheduler.max_num_seqs=1000", "scheduler.max_num_batched_tokens=1024", "scheduler.max_prefill_tokens=64")
+    few = (*TINY, "cache=prefix", *crowd, "hardware.memory_bytes=2.5GiB")
+    (warning,) = warnings()  # half of the cache is the most that "auto" gives
+    assert not warnings(warning.rpartition("; ")[2])
+    plan = plan_of(*few)
+    free = plan.memory[0].headroom_bytes + plan.memory[0].item("snapshots").num_bytes
+    full = plan.memory[0].num_blocks + free // plan.cache.padded_block_bytes
+    (warning,) = warnings(f"cache.num_blocks={full}", "cache.memory_bytes=auto")
+    assert warning.endswith("replay.on_hit=exact") and not warnings(f"cache.num_blocks={full}", "replay.on_hit=exact")
 
 
 def test_snapshots_beyond_the_machine_are_refused(plan_of: PlanOf) -> None:

@@ -74,3 +74,12 @@ def test_a_checkpoint_without_the_drafter_it_promises_is_refused(plan_of: PlanOf
     assert problem.code == ExitCode.WEIGHTS
     assert "begins with mtp." in problem.found and problem.fix == "speculation=ngram"
     assert plan_of(f"model.path={tmp_path}", "speculation=ngram").drafting.kind == "ngram"
+
+
+def test_many_drafts_give_way_before_sequences_do(plan_of: PlanOf) -> None:
+    """Where a step lacks rows, what is unusual is made smaller: 20 drafts a sequence, and not 256 sequences."""
+    deep = ("speculation=ngram", "scheduler.max_num_seqs=256", "scheduler.max_num_batched_tokens=2048")
+    message = refusal(plan_of, *deep, "speculation.depth=20")
+    assert message.startswith("speculation.depth=20") and message.endswith("type: speculation.depth=7")
+    assert plan_of(*TINY, *deep, "speculation.depth=7").drafting.depth == 7
+    assert refusal(plan_of, *deep, "speculation.depth=8").endswith("type: scheduler.max_num_seqs=227")

@@ -85,3 +85,22 @@ def test_without_a_grammar_what_is_not_enforced_is_said(chat_tokenizer: BpeToken
         (notice,) = codec.encode(USER, SamplingParams(), tools=[tool()], tool_choice="required").notices
         assert "tool_choice is not enforced" in notice and "type grammar=llguidance" in notice
     assert fast.encode(USER, SamplingParams(), response_format={"type": "json_object"}).params.grammar == JsonObject()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"response_format": "json"}, '{"type": "json_object"}'),
+        ({"response_format": {"type": [1]}}, "there are"),
+        ({"response_format": {"type": "regex", "pattern": "a"}}, '{"type": "regex", "regex": "yes|no"}'),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "has no schema"),
+        ({"response_format": {"type": "json_object"}, "tools": [STRICT]}, "does not go with strict tools"),
+        ({"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "gone"}}}, "there are weather"),
+        ({"tools": [tool()], "tool_choice": "foo"}, "there are 'none', 'auto', 'required'"),
+        ({"tools": [tool()], "tool_choice": "required", "thinking": True}, "thinking=false"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_in_our_words(enforcing: Codec, options: dict, says: str) -> None:
+    with pytest.raises(ChatError) as refused:
+        enforcing.encode(USER, SamplingParams(), **options)
+    assert says in str(refused.value)

@@ -43,7 +43,7 @@ def _fields(part: Grammar | Tag | Tool, place: str) -> Iterator[str]:
         except (msgspec.ValidationError, OverflowError, RecursionError):
             yield f"{place}.{field.name}={value!r:.60}: give {_WANTED.get(field.name, 'True or False')}"
             continue
-        if broken := _broken_text(value):
+        if broken := broken_text(value):
             yield f"{place}.{field.name} holds {broken!a:.60}, half a surrogate pair, which no bytes stand for: leave it out"
         if field.name in ("tags", "tools"):
             for number, one in enumerate(value):
@@ -51,7 +51,7 @@ def _fields(part: Grammar | Tag | Tool, place: str) -> Iterator[str]:
                     yield from _fields(one, f"{place}.{field.name}[{number}]")
 
 
-def _broken_text(value: Any) -> str:
+def broken_text(value: Any) -> str:
     """A text in a value that cannot be written as bytes; empty where there is none."""
     pending, seen = [value], set()
     while pending:

@@ -26,9 +26,9 @@ def number_problems(keyword: str, value: Any, place: str) -> Iterator[str]:
             yield f"{place} is {value!r:.60}: a whole number from 0 on is wanted"
         elif value > MAX_COUNT:
             yield f"{place} is {value}: there may be {MAX_COUNT:,} at most; leave it out, or lower it"
-    elif isinstance(value, bool) or not isinstance(value, int | float):
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         yield f"{place} is {value!r:.60}: a number is wanted"
-    elif not abs(value) <= MAX_EXACT:  # not a number neither
+    elif abs(value) > MAX_EXACT:
         yield f"{place} is {value!r:.60}, beyond ±2**53, from where on bounds are rounded: leave it out, or write a pattern"
     elif keyword == "multipleOf" and value <= 0:
         yield f"{place} is {value!r:.60}: a number above 0 is wanted"
@@ -38,7 +38,7 @@ def combined_problems(schema: dict[Any, Any], place: str) -> Iterator[str]:
     """Keywords of one schema that are enforced alone, and not together."""
     least, required = schema.get("minProperties"), schema.get("required", ())
     sure = len(set(required)) if isinstance(required, list) and all(isinstance(one, str) for one in required) else 0
-    if _is_whole(least) and least > sure + 1:
+    if isinstance(least, int) and not isinstance(least, bool) and least > sure + 1:
         yield (
             f"{place}/minProperties is {least}, and {sure} members are required: a member that is written twice would count "
             "twice, so at most one more can be asked for; name them in required"
@@ -64,7 +64,7 @@ def _bounds(schema: dict[Any, Any]) -> tuple[float, float, bool, bool]:
                     inner = _bounds(one)
                     low, high = max(low, inner[0]), min(high, inner[1])
                     open_low, open_high = open_low or inner[2], open_high or inner[3]
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        elif isinstance(value, int | float) and abs(value) <= MAX_EXACT and not isinstance(value, bool):
             if keyword in ("minimum", "exclusiveMinimum"):
                 low, open_low = max(low, value), open_low or keyword == "exclusiveMinimum"
             elif keyword in ("maximum", "exclusiveMaximum"):
@@ -87,6 +87,10 @@ def _inexact(value: Any) -> Iterator[int | float]:
 
 def _is_exact(number: int | float) -> bool:
     return abs(number) <= MAX_EXACT if isinstance(number, int) else math.isfinite(number)
+
+
+def _is_finite(number: int | float) -> bool:
+    return isinstance(number, int) or math.isfinite(number)
 
 
 def _has_no_fraction(bound: float) -> bool:

@@ -10,7 +10,9 @@ import numpy as np
 
 from deepinfer.sampling.grammar.backend import GrammarError, Vocabulary
 from deepinfer.sampling.grammar.forced_text import forced_tokens
-from deepinfer.sampling.grammar.lark import lark_of
+from deepinfer.sampling.grammar.lark import HEAD, lark_of
+from deepinfer.sampling.grammar.library_errors import plain_error
+from deepinfer.structured import Ebnf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 # What one mask may cost (fuel, items) and one answer may hold (states); the library's other limits are as it has them.
 STEP_LEXER_FUEL, STEP_MAX_ITEMS, MAX_LEXER_STATES = 200_000, 50_000, 100_000
-_ONE_OF = "the cases of a oneOf must exclude each other by a const member or their type: give them one, or write anyOf"
 _BASE_BYTES, _BYTES_PER_LETTER = 64 * 1024, 64  # an estimate of what a compiled grammar holds
 
 
@@ -59,15 +60,16 @@ class Llguidance:
     def compile(self, grammar: Grammar) -> LlguidanceCompiled:
         """Also computes the first mask, so that a grammar that runs into a limit at once fails here."""
         text = lark_of(grammar, self.vocabulary)
-        compiled = LlguidanceCompiled(lambda: self._matcher(text), _BASE_BYTES + _BYTES_PER_LETTER * len(text))
+        typed = isinstance(grammar, Ebnf) and not grammar.trigger and text == HEAD + grammar.grammar
+        compiled = LlguidanceCompiled(lambda: self._matcher(text, typed), _BASE_BYTES + _BYTES_PER_LETTER * len(text))
         compiled.first.mask()
         return compiled
 
-    def _matcher(self, text: str) -> LlguidanceMatcher:
+    def _matcher(self, text: str, typed: bool) -> LlguidanceMatcher:
         """Made from the text each time: copies of a matcher would share one lexer, and its states with it."""
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if matcher.is_error():
-            raise GrammarError(_plain(matcher.get_error()))
+            raise GrammarError(plain_error(matcher.get_error(), typed=typed))
         return LlguidanceMatcher(matcher, self.vocabulary)
 
 
@@ -95,7 +97,7 @@ class LlguidanceMatcher:
     def mask(self) -> np.ndarray:
         packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint32)[: self._vocabulary.num_words]
         if self._matcher.is_error():
-            raise GrammarError(_plain(self._matcher.get_error()))
+            raise GrammarError(plain_error(self._matcher.get_error()))
         mask = np.zeros(self._vocabulary.num_words, dtype=np.uint32)
         mask[: len(packed)] = packed
         for token_id in self._vocabulary.eos_token_ids:
@@ -107,7 +109,7 @@ class LlguidanceMatcher:
         if taken == len(tokens):
             return None
         if self._matcher.is_error():
-            raise GrammarError(_plain(self._matcher.get_error()))
+            raise GrammarError(plain_error(self._matcher.get_error()))
         self.rollback(taken)
         return f"token {tokens[taken]} is not legal in its place"
 
@@ -121,11 +123,3 @@ class LlguidanceMatcher:
     @property
     def is_complete(self) -> bool:
         return bool(self._matcher.is_accepting())
-
-
-def _plain(error: str) -> str:
-    """The library's message without the text of the grammar that it was made into, and in terms of what is typed here."""
-    for mark in ("\n<state>", "\n   1 |", "\n<non-verbose/>"):
-        error = error.partition(mark)[0]
-    what, found, _ = error.partition("oneOf constraints are not supported.")
-    return f"{what}{_ONE_OF}" if found else error.strip()

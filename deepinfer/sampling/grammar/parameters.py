@@ -102,7 +102,9 @@ def _target(ref: str, shared: dict[str, Any], depth: int) -> dict[str, Any]:
     found = re.fullmatch(r"#/(\$defs|definitions)/([^/~%]+)", ref)
     target = shared.get(found[1], {}).get(found[2]) if found else None
     if target is None or depth > MAX_REFS:
-        raise _Unclear(f"$ref={ref!r:.60} is not followed in a parameter that may be a text: write the schema in its place")
+        raise _Unclear(
+            f"$ref={ref!r:.60} is not followed in a parameter that may be a text: write the schema in its place"
+        )
     return {} if target is True else {"enum": []} if target is False else target
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from deepinfer.sampling.grammar.fields import field_problems
+from deepinfer.sampling.grammar.fields import broken_text, field_problems
 from deepinfer.sampling.grammar.json_keywords import schema_problems
 from deepinfer.sampling.grammar.parameters import parameter_problems
 from deepinfer.structured import (
@@ -92,10 +92,12 @@ def _schema(schema: Any, backend: str, name: str = "json_schema") -> Iterator[st
     except (ValueError, TypeError, RecursionError) as error:
         yield f"{name} is no JSON ({error}): write it as a JSON object"
         return
-    if size > MAX_SCHEMA_BYTES:
+    if broken := broken_text(value):
+        yield f"{name} holds {broken!a:.60}, half a surrogate pair, which no bytes stand for: leave it out"
+    elif size > MAX_SCHEMA_BYTES:
         yield f"{name} has {size:,} bytes: there may be {MAX_SCHEMA_BYTES:,}; share its parts with $defs and $ref"
-        return
-    yield from (f"{name}: {problem}" for problem in schema_problems(value, backend))
+    else:
+        yield from (f"{name}: {problem}" for problem in schema_problems(value, backend))
 
 
 def _text(name: str, text: Any) -> Iterator[str]:
@@ -126,7 +128,9 @@ def _tags(grammar: StructuralTag, backend: str) -> Iterator[str]:
     if not all(grammar.triggers):
         yield "structural_tag has an empty trigger: each is a text of at least one character; without triggers, leave it out"
         return
-    yield from _size("structural_tag", [*grammar.triggers, *(text for tag in grammar.tags for text in (tag.begin, tag.end))])
+    yield from _size(
+        "structural_tag", [*grammar.triggers, *(text for tag in grammar.tags for text in (tag.begin, tag.end))]
+    )
     for number, tag in enumerate(grammar.tags):
         if not tag.begin or not tag.end:
             yield f"structural_tag: tag {number} has no begin or no end: both are texts of at least one character"

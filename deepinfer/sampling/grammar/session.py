@@ -6,18 +6,20 @@ committed matcher, so that a limit met there cuts drafts and never changes an an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from deepinfer.sampling.grammar.backend import GrammarError, allow, is_legal
 from deepinfer.sampling.grammar.gate import ENDED, GRAMMAR, THINKING, Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
     from deepinfer.interfaces import SamplingParams
     from deepinfer.sampling.grammar.backend import Compiled, Matcher, Vocabulary
+
+T = TypeVar("T")
 
 
 class Session:
@@ -45,11 +47,8 @@ class Session:
     def masks(self, drafts: Sequence[int]) -> list[np.ndarray]:
         """The mask of the next token, then of each token after a draft, up to the first that is illegal or not checked."""
         rows = [self._mask]
-        if len(drafts) and self._drafts is not None:
-            try:
-                self._add_rows(self._drafts, drafts, rows)
-            except Exception:  # a limit or a fault of the library
-                self._drafts = None
+        if len(drafts):
+            self._by_drafts(lambda matcher: self._add_rows(matcher, drafts, rows), None)
         return rows
 
     def advance(self, tokens: Sequence[int]) -> str | None:
@@ -67,42 +66,45 @@ class Session:
                 self._mask = self._mask_of(self._matcher, after)
         except GrammarError as error:
             return f"the grammar of this request cannot go on: {error}"
-        except Exception as error:  # a fault of the library ends this request, not the engine
+        except Exception as error:  # noqa: BLE001  # a fault of the library ends this request, not the engine
             return f"the grammar of this request cannot go on: {type(error).__name__}: {error}"
-        self._follow(before, tokens)
+        self._by_drafts(lambda matcher: self._follow(matcher, before, tokens), None)
         return None
 
     def lookahead(self, tokens: Sequence[int]) -> np.ndarray | None:
         """The mask after some more tokens; None where everything is legal, all clear where they are illegal."""
-        nothing = self._vocabulary.only(())
-        if self._drafts is None:
-            return nothing
-        try:
-            state, taken = self._try(self._drafts, tokens)
-            if state is not None and self._is_free(state):
-                mask = None
-            else:
-                mask = nothing if state is None else self._mask_of(self._drafts, state)
-            self._drafts.rollback(taken)
-        except Exception:  # a limit or a fault of the library
-            self._drafts = None
-            return nothing
-        return mask
+        nothing: np.ndarray | None = self._vocabulary.only(())
+        return self._by_drafts(lambda matcher: self._ahead(matcher, tokens), nothing)
 
     def forced(self, tokens: Sequence[int]) -> list[int]:
         """Tokens that must follow some more tokens, as far as that is known: proposals, each of them legal."""
+        return self._by_drafts(lambda matcher: self._forced(matcher, tokens), [])
+
+    def _by_drafts(self, work: Callable[[Matcher], T], otherwise: T) -> T:
+        """What the drafts' matcher says; `otherwise`, for good, once it has met a limit."""
         if self._drafts is None:
-            return []
+            return otherwise
         try:
-            state, taken = self._try(self._drafts, tokens)
-            if state is None:
-                found: list[int] = []
-            else:
-                found = self._drafts.forced() if state == GRAMMAR else list(self._gate.rest_of_trigger(state))
-            self._drafts.rollback(taken)
-        except Exception:  # a limit or a fault of the library
+            return work(self._drafts)
+        except Exception:  # noqa: BLE001  # a limit or a fault of the library costs drafts only
             self._drafts = None
-            return []
+            return otherwise
+
+    def _ahead(self, matcher: Matcher, tokens: Sequence[int]) -> np.ndarray | None:
+        state, taken = self._try(matcher, tokens)
+        if state is None:
+            mask: np.ndarray | None = self._vocabulary.only(())
+        else:
+            mask = None if self._is_free(state) else self._mask_of(matcher, state)
+        matcher.rollback(taken)
+        return mask
+
+    def _forced(self, matcher: Matcher, tokens: Sequence[int]) -> list[int]:
+        state, taken = self._try(matcher, tokens)
+        found: list[int] = []
+        if state is not None:
+            found = matcher.forced() if state == GRAMMAR else list(self._gate.rest_of_trigger(state))
+        matcher.rollback(taken)
         return found
 
     def _add_rows(self, matcher: Matcher, drafts: Sequence[int], rows: list[np.ndarray]) -> None:
@@ -127,19 +129,13 @@ class Session:
             state = after
         return state, taken
 
-    def _follow(self, state: int, tokens: Sequence[int]) -> None:
+    def _follow(self, matcher: Matcher, state: int, tokens: Sequence[int]) -> None:
         """Have the drafts' matcher go on by committed tokens."""
-        if self._drafts is None:
-            return
-        try:
-            for token in tokens:
-                after = self._after(self._drafts, state, token)
-                if after is None:  # legal for the other matcher, so this one has met a limit
-                    self._drafts = None
-                    return
-                state = after
-        except Exception:  # a limit or a fault of the library
-            self._drafts = None
+        for token in tokens:
+            after = self._after(matcher, state, token)
+            if after is None:
+                raise GrammarError("it refuses what the other matcher has taken, so it has met a limit")
+            state = after
 
     def _after(self, matcher: Matcher, state: int, token: int) -> int | None:
         """The state after a token; one that stays in GRAMMAR has moved the matcher on. Raises GrammarError."""

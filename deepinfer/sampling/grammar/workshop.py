@@ -135,7 +135,7 @@ class Workshop:
                 result = self._result(job)
             except GrammarError as error:
                 result = error
-            except BaseException as error:  # the outermost loop of this thread: whatever it is ends these requests alone
+            except BaseException as error:  # noqa: BLE001  # the outermost loop: this ends its requests alone
                 result = GrammarError(f"it cannot be compiled: {type(error).__name__}: {error}")
             self._done.put((job, result))
             self._news.set()

@@ -1,0 +1,24 @@
+"""Keys that can be explained only with another option of their group."""
+
+import msgspec
+
+from deepinfer.config.errors import Problem, listed
+from deepinfer.config.keys import leaf_keys
+from deepinfer.config.kinds import options_of_kind
+from deepinfer.config.registry import BUILT_IN
+from deepinfer.config.specs import Spec
+
+
+def of_another_option(key: str) -> Problem | None:
+    """The refusal of a key, or its last name, that only other options of its group have; None where no option has it."""
+    home = next((home for home in leaf_keys() if key in (home, home.rpartition(".")[2])), "")
+    group, _, name = home.partition(".")
+    fields = {field.name: field.type for field in msgspec.structs.fields(Spec)}
+    if "." in name or group not in fields:
+        return None
+    kinds = [struct.__struct_config__.tag for struct in BUILT_IN[fields[group]] if name in struct.__struct_fields__]
+    options = [option for kind in kinds for option in options_of_kind(group, str(kind))]
+    if not options:
+        return None
+    found, why = "no such key with the options that are chosen", f"it belongs to {group}={listed(options)}"
+    return Problem(asked=f"explain={key}", found=found, why=why, fix=f"plan {group}={options[0]} explain={home}")
