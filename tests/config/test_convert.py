@@ -11,6 +11,7 @@ from deepinfer.config.compose import load
 from deepinfer.config.convert import convert
 from deepinfer.config.errors import ExitCode, Refused
 from deepinfer.config.specs import NoSpeculation, Spec
+from deepinfer.serving.call_arguments import all_overrides
 
 
 def put(data: dict[str, Any], path: str, value: Any) -> None:
@@ -195,6 +196,11 @@ def test_a_schema_as_a_mapping_is_offered_as_json() -> None:
     (problem,) = refused.value.problems
     (fix,) = shlex.split(problem.fix)
     assert load(fix).sampling.json_schema == '{"type": "object"}'
+
+
+def test_a_schema_as_a_keyword_of_the_library_is_taken() -> None:
+    (override,) = all_overrides((), {"sampling__json_schema": {"type": "object"}})
+    assert load(override).sampling.json_schema == '{"type": "object"}'
 
 
 @pytest.mark.parametrize("key", ["choice", "stop", "bad_words"])

@@ -53,9 +53,14 @@ class GrammarDesk:
 
     def prepare(self, params: SamplingParams) -> None:
         """Raise ParamsError with all that can be seen to be wrong without compiling."""
-        problems = request_problems(params, self._vocabulary.vocab_size)
-        if not problems and params.grammar is not None:
-            problems = grammar_problems(params.grammar, self._backend.name)
+        try:
+            problems = request_problems(params, self._vocabulary.vocab_size)
+            if not problems and params.grammar is not None:
+                problems = grammar_problems(params.grammar, self._backend.name)
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+            problems = [
+                f"grammar cannot be read ({type(error).__name__}: {error}): write it as docs/structured_output.md has it"
+            ]
         if problems:
             raise ParamsError(problems)
 

@@ -68,6 +68,17 @@ def test_a_value_that_holds_itself_is_refused(make_desk) -> None:
         make_desk().prepare(SamplingParams(grammar=JsonSchema(schema)))
 
 
+def test_what_the_door_itself_stumbles_over_is_a_refusal(make_desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepinfer.sampling.grammar import desk
+
+    def stumbles(*_):
+        raise AttributeError("'int' object has no attribute 'startswith'")
+
+    monkeypatch.setattr(desk, "grammar_problems", stumbles)
+    with pytest.raises(ParamsError, match="cannot be read"):
+        make_desk().prepare(SamplingParams(grammar=Regex("a")))
+
+
 def test_a_json_object_that_is_not_wanted_is_none() -> None:
     with pytest.raises(ValueError, match="leave the grammar out"):
         as_grammar({"json_object": False})
