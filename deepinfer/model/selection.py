@@ -36,7 +36,9 @@ class Selector:
 
     def go_on(self, rows: StepRows) -> None:
         """From the boundary on work on `rows`, in which some may be missing. Nothing chosen before is used by later layers."""
-        assert self._candidates_TC is None, "candidates are chosen among entries of the ratio that the upper layers have"
+        assert self._candidates_TC is None, (
+            "candidates are chosen among entries of the ratio that the upper layers have"
+        )
         self._rows, self._selections = rows, {}
 
     def choose(self, layer: int, q_TIK: Tensor, weight_TI: Tensor) -> None:

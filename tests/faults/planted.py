@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from deepinfer import formats
-from deepinfer.model import attention, layer, step_rows, v41
+from deepinfer.model import attention, layer, step_rows, v41, windows
 from deepinfer.model.attention import Attention
 from deepinfer.model.layer import Site
 from deepinfer.model.rope import inverse_frequencies
@@ -32,48 +32,32 @@ def wrapped(patch: Patch, owner: Any, name: str, change: Callable[..., Any]) -> 
 
 
 def keys_in_ring_order(patch: Patch) -> None:
-    def change(original: Callable, self: StepRows) -> Any:
-        window = original(self)
-        if window is None:
-            return None
+    def change(original: Callable, *args: Any) -> Any:
+        window = original(*args)
         order = window.inner_TW.argsort(dim=1)
         sort = lambda x: x.gather(1, order)  # noqa: E731
         return dataclasses.replace(
             window, outer_TW=sort(window.outer_TW), inner_TW=sort(window.inner_TW), mask_TW=sort(window.mask_TW)
         )
 
-    wrapped(patch, StepRows, "_ring_rows", change)
+    wrapped(patch, windows, "_ring_rows", change)
 
 
 def ring_one_slot_short(patch: Patch) -> None:
     """Positions wrap one slot early, on writing and on reading."""
-
-    def read(original: Callable, self: StepRows) -> Any:
-        found = original(self)
-        if found is None:
-            return None
-        short = self._layout.ring_slots - 1
-        ages = torch.arange(found.inner_TW.shape[1] - 1, -1, -1)
-        positions = self.positions_T if found.rows_T is None else self.positions_T[found.rows_T]
-        return dataclasses.replace(found, inner_TW=(positions.unsqueeze(1) - ages) % short)
-
-    def write(original: Callable, self: StepRows, slots: int) -> Any:
-        rows, outer, _ = original(self, slots)
-        short = slots - 1 if slots == self._layout.ring_slots else slots
-        return rows, outer, self.positions_T[rows] % short
-
-    wrapped(patch, StepRows, "_ring_rows", read)
-    wrapped(patch, StepRows, "_newest", write)
+    for reader in ("_ring_rows", "_chunk"):
+        wrapped(patch, windows, reader, lambda original, *args: original(*args[:-1], args[-1] - 1))
+    wrapped(patch, step_rows, "ring_writes", lambda original, step, slots, *args: original(step, slots - 1, *args))
 
 
 def window_one_key_short(patch: Patch) -> None:
-    def shorter(original: Callable, self: StepRows, *args: Any) -> Any:
-        found = original(self, *args)
+    def shorter(original: Callable, *args: Any) -> Any:
+        found = original(*args)
         found.mask_TW[:, 0] = False
         return found
 
-    wrapped(patch, StepRows, "_ring_rows", lambda original, self: original(self) and shorter(original, self))
-    wrapped(patch, StepRows, "_chunk", shorter)
+    wrapped(patch, windows, "_ring_rows", shorter)
+    wrapped(patch, windows, "_chunk", shorter)
 
 
 def ties_to_the_highest_index(patch: Patch) -> None:

@@ -9,10 +9,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "deepinfer").rglob("*.py")) + sorted((ROOT / "kernels").rglob("*.py"))
-OUTERMOST = {  # the loops that may catch everything, and a library that raises nothing narrower
-    "deepinfer/cli/main.py", "deepinfer/serving/app.py", "deepinfer/engine/executor_thread.py", "deepinfer/sampling/grammar/lark.py",
-    "deepinfer/sampling/grammar/workshop.py", "deepinfer/sampling/grammar/session.py",
-}  # fmt: skip
+OUTERMOST = {  # the loops that may catch everything, and libraries that raise nothing narrower
+    "deepinfer/cli/main.py",
+    "deepinfer/serving/app.py",
+    "deepinfer/engine/executor_thread.py",
+    "deepinfer/sampling/grammar/lark.py",
+    "deepinfer/sampling/grammar/workshop.py",
+    "deepinfer/sampling/grammar/session.py",
+}
 KERNEL_READERS = (
     "kernels/",
     "deepinfer/ops/",

@@ -135,7 +135,9 @@ def test_a_pipe_is_left_alone_and_not_waited_for(tmp_path: Path) -> None:
     assert same(found, a_curve()) and notice.count("left alone") == 1 and store.path.is_fifo()
 
 
-def test_a_damaged_file_that_cannot_be_replaced_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_that_cannot_be_replaced_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = CurveStore(tmp_path, KEY)
     store.path.write_bytes(MARK + b"}")
 

@@ -23,7 +23,14 @@ from deepinfer.model.checkpoint.errors import CheckpointErrors, HubError
 from deepinfer.model.checkpoint.reader import INDEX_FILE, SINGLE_FILE, read_index
 from deepinfer.model.checkpoint.storage import scale_name
 
-SMALL_FILES = ("config.json", INDEX_FILE, "tokenizer.json", "tokenizer_config.json", "draft_calibration.json", "LICENSE*")
+SMALL_FILES = (
+    "config.json",
+    INDEX_FILE,
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "draft_calibration.json",
+    "LICENSE*",
+)
 Progress = Callable[[int, int], None]  # bytes done, bytes in all as far as known
 # the root error of the library's HTTP client (requests, httpx or httpx2, by version): how a broken connection ends
 _TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
