@@ -12,7 +12,7 @@ import numpy as np
 from deepinfer.engine.decode_state import DecodeState, Resolved
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.limits import EngineLimits
-from deepinfer.engine.live_rows import expand, live_rows
+from deepinfer.engine.live_rows import expand, live_rows, spread_drafts
 from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import (
     Drafts,
@@ -199,9 +199,7 @@ class ToyExecutor:
         self.state.keep_drafts(slots, made)
         if alive is None:
             return made
-        spread = Drafts(np.full((len(alive), depth), -1, np.int64), np.zeros((len(alive), depth), np.float32))
-        spread.token_ids[alive], spread.confidence[alive] = made.token_ids, made.confidence
-        return spread
+        return spread_drafts(made, np.flatnonzero(alive), len(alive))
 
     def collect(self) -> StepOutput:
         return self._outputs.pop(0)

@@ -14,7 +14,7 @@ import torch
 
 from deepinfer.engine.decode_state import DecodeState, Resolved
 from deepinfer.engine.drafting import DraftChooser
-from deepinfer.engine.live_rows import expand, live_rows
+from deepinfer.engine.live_rows import expand, live_rows, spread_drafts
 from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import (
     Drafter,
@@ -147,22 +147,19 @@ class LocalExecutor:
         """Drafts for all sampled sequences of the step; none for those that are at an end."""
         assert self.drafter is not None
         going = (verified.counts > 0) & ~verified.failed & self.state.wants_drafts(rows.slots)
-        number = len(rows.slots) if alive is None else len(alive)
-        drafts = Drafts(
-            np.full((number, self.state.depth), -1, dtype=np.int64),
-            np.zeros((number, self.state.depth), dtype=np.float32),
-        )
-        if not going.any():
-            return drafts
+        places, number = np.flatnonzero(going), len(going)
+        if alive is not None:
+            places, number = np.flatnonzero(alive)[going], len(alive)
+        if not len(places):
+            shape = (0, self.state.depth)
+            return spread_drafts(Drafts(np.zeros(shape, np.int64), np.zeros(shape, np.float32)), places, number)
         slots = rows.slots[going]
         chooser = DraftChooser(self.verifier, self.state, self.grammar, slots, verified, np.flatnonzero(going))
         made = self.drafter.draft(
             slots, self.state.tokens_NL, self.state.num_tokens[slots], self.state.pad, chooser.choose
         )
         self.state.keep_drafts(slots, made)
-        places = np.flatnonzero(going if alive is None else _spread(going, alive))
-        drafts.token_ids[places], drafts.confidence[places] = made.token_ids, made.confidence
-        return drafts
+        return spread_drafts(made, places, number)
 
     def _prompt_logprobs(self, step: StepInput, hidden_TD: torch.Tensor) -> dict[int, list[TokenLogprobs]]:
         """Sequence of the step → log probabilities of the prompt tokens that its rows predict."""
@@ -185,10 +182,3 @@ class LocalExecutor:
     def _use_threads(self) -> None:
         if torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
-
-
-def _spread(going: np.ndarray, alive: np.ndarray) -> np.ndarray:
-    """bool [R] of all sampled sequences from one of the living."""
-    spread = np.zeros(len(alive), dtype=bool)
-    spread[alive] = going
-    return spread

@@ -12,7 +12,7 @@ import numpy as np
 
 from deepinfer.engine.clocks import Clock, VirtualClock
 from deepinfer.engine.decode_state import DecodeState, Resolved
-from deepinfer.engine.live_rows import expand, live_rows
+from deepinfer.engine.live_rows import expand, live_rows, spread_drafts
 from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import (
     Drafts,
@@ -78,7 +78,7 @@ class SimulatedExecutor:
         self.state.append(rows.slots, verified.token_ids, verified.counts)
         output = expand(verified, sample.alive, resolved.num_checked)
         if plan.draft:
-            output.drafts = self._draft(plan, rows, sample.alive)
+            output.drafts = self._draft(rows, sample.alive)
         output.num_rows, output.device_s = step.num_rows, self._step_time_s
         self._sampled.append((output, self._busy_until_s))
 
@@ -123,7 +123,7 @@ class SimulatedExecutor:
         counts = np.minimum.reduceat(np.where(wrong, offsets, num_rows[owners]), rows.row_starts[:-1]) + 1
         return Verified(tokens[offsets < counts[owners]], counts, np.zeros(len(counts), dtype=bool))
 
-    def _draft(self, plan: StepPlan, rows: VerifyRows, alive: np.ndarray | None) -> Drafts:
+    def _draft(self, rows: VerifyRows, alive: np.ndarray | None) -> Drafts:
         slots, depth = rows.slots, self.state.depth
         ends = self.state.num_tokens[slots]
         newest = self.state.tokens_NL[slots, self.state.pad + ends - 1].astype(np.int64)
@@ -139,9 +139,7 @@ class SimulatedExecutor:
         self.state.keep_drafts(slots, made)
         if alive is None:
             return made
-        spread = Drafts(np.full((len(alive), depth), -1, dtype=np.int64), np.zeros((len(alive), depth), np.float32))
-        spread.token_ids[alive], spread.confidence[alive] = made.token_ids, made.confidence
-        return spread
+        return spread_drafts(made, np.flatnonzero(alive), len(alive))
 
     def _tokens(self, slots: np.ndarray, positions: np.ndarray, newest: np.ndarray, older: np.ndarray) -> np.ndarray:
         """The token at each of `positions`, after two tokens."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from deepinfer.engine.decode_state import Resolved
-from deepinfer.interfaces import SampleInput, StepOutput, Verified, VerifyRows
+from deepinfer.interfaces import Drafts, SampleInput, StepOutput, Verified, VerifyRows
 
 
 def live_rows(resolved: Resolved, sample: SampleInput) -> tuple[VerifyRows, np.ndarray]:
@@ -42,3 +42,11 @@ def expand(verified: Verified, alive: np.ndarray | None, num_checked: np.ndarray
         logprobs=verified.logprobs,
         num_checked=num_checked if num_checked.any() else None,
     )
+
+
+def spread_drafts(made: Drafts, places: np.ndarray, number: int) -> Drafts:
+    """Drafts of the sequences at `places` as those of all `number`; the others have none."""
+    shape = (number, made.token_ids.shape[1])
+    drafts = Drafts(np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32))
+    drafts.token_ids[places], drafts.confidence[places] = made.token_ids, made.confidence
+    return drafts

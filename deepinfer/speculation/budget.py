@@ -13,6 +13,7 @@ import numpy as np
 from deepinfer.speculation.allocation import survival
 from deepinfer.speculation.back_off import BackOff
 from deepinfer.speculation.cost_curve import CostCurve
+from deepinfer.speculation.fixed import FixedLengths
 
 
 def best_budget(survival_RK: np.ndarray, cost_s: np.ndarray) -> int:
@@ -28,7 +29,7 @@ def best_budget(survival_RK: np.ndarray, cost_s: np.ndarray) -> int:
     return int((tokens / cost_s).argmax())  # the first of equal ones
 
 
-class ConfidenceBudget:
+class ConfidenceBudget(FixedLengths):
     """`interfaces.VerifyLengths` of speculation=dspark.
 
     Without a curve nothing is known of the time of a step, and every draft that there is is checked. `back_off` None: drafting
@@ -36,23 +37,24 @@ class ConfidenceBudget:
     """
 
     def __init__(self, depth: int, curve: CostCurve | None = None, back_off: BackOff | None = None) -> None:
-        self.most_each = depth
-        self.curve, self.back_off = curve, back_off
+        super().__init__(depth, back_off)
+        self.curve = curve
 
     def budget(self, confidence_RK: np.ndarray, other_rows: int) -> tuple[int, bool]:
         """(drafts to check, whether to draft): see `interfaces.VerifyLengths`.
 
         A missing confidence (NaN) counts as 1: nothing is held against drafts that nothing is known of.
         """
-        if self.back_off is not None and not self.back_off.drafting:
-            return 0, False
+        all_of_them, draft = super().budget(confidence_RK, other_rows)
+        if not draft:
+            return all_of_them, draft
         num_sequences, depth = confidence_RK.shape
         assert depth == self.most_each
         if self.curve is None or not num_sequences:
-            return num_sequences * depth, True
+            return all_of_them, draft
         known_RK = np.where(np.isnan(confidence_RK), np.float32(1), confidence_RK)
         rows = num_sequences + other_rows + np.arange(num_sequences * depth + 1)
-        return best_budget(survival(known_RK), self.curve.predict(rows, num_sequences)), True
+        return best_budget(survival(known_RK), self.curve.predict(rows, num_sequences)), draft
 
     def observe(
         self,
@@ -64,19 +66,14 @@ class ConfidenceBudget:
         device_s: float,
         num_checked: int | None = None,
     ) -> None:
-        """A step is through: `interfaces.VerifyLengths`. `num_checked` None: all rows beyond one a sequence were drafts."""
+        """A step is through; it corrects the curve as well."""
         if self.curve is not None:
             self.curve.observe(num_rows, num_sequences, device_s, drafted=drafted)
-        if self.back_off is not None:
-            self.back_off.observe(
-                num_sequences=num_sequences,
-                num_rows=num_rows,
-                num_tokens=num_tokens,
-                num_checked=num_rows - num_sequences if num_checked is None else num_checked,
-                drafted=drafted,
-                device_s=device_s,
-            )
-
-    def take_notice(self) -> str:
-        """What the user should know, once; else ""."""
-        return "" if self.back_off is None else self.back_off.take_notice()
+        super().observe(
+            num_sequences=num_sequences,
+            num_rows=num_rows,
+            num_tokens=num_tokens,
+            drafted=drafted,
+            device_s=device_s,
+            num_checked=num_checked,
+        )
