@@ -15,6 +15,7 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long suites whole")
+    parser.addoption("--time", metavar="FILE", help="on a GPU: also time what kernel tests check, a JSON line a case")
     parser.addoption("--sample-seed", type=int, default=int(f"{date.today():%Y%m%d}"), help="default: today's date")
 
 

@@ -1,0 +1,164 @@
+"""CUDA C++ kernels: compiled by NVRTC when first used, kept as cubins in the user's cache folder, launched through the driver.
+
+A source is one .cu file of this folder. It includes nothing but .cuh files of this folder, so no CUDA toolkit is needed: NVRTC
+and the driver's bindings (`cuda-bindings`) come with torch's CUDA builds.
+"""
+
+import ctypes
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SOURCES = Path(__file__).parent
+CUBINS = Path.home() / ".cache" / "deepinfer" / "cubins"
+DEFAULT_SHARED_BYTES = 48 << 10  # more has to be asked for
+_INCLUDE = re.compile(r'^\s*#include\s+"([\w.]+)"', re.MULTILINE)
+Launch = Callable[..., None]
+
+
+class CudaProgram:
+    """One .cu file with its macros. `kernel(name)` is compiled for the current device, once a process."""
+
+    def __init__(self, source: str, macros: Mapping[str, int | float | str] | None = None) -> None:
+        self.path = SOURCES / source
+        self.options = [f"-D{name}={value}" for name, value in (macros or {}).items()]
+        self._libraries: dict[int, Any] = {}
+
+    def kernel(
+        self, name: str, *, threads: int, shared_bytes: int = 0, cluster: tuple[int, int, int] | None = None
+    ) -> Launch:
+        """`launch(grid, *args)` of an extern "C" kernel on the current stream.
+
+        Arguments are tensors (their addresses), ints and bools (32 bits), floats (32 bits) or ctypes values.
+        Raises ValueError where the source does not compile for the device, or the driver refuses the kernel.
+        """
+        from cuda.bindings import driver
+
+        function = _checked(driver.cuLibraryGetKernel(self._library(), name.encode()))
+        function = _checked(driver.cuKernelGetFunction(function))
+        if shared_bytes > DEFAULT_SHARED_BYTES:
+            limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _checked(driver.cuFuncSetAttribute(function, limit, shared_bytes))
+        attributes = [] if cluster is None else [_cluster_attribute(cluster)]
+
+        def launch(grid: Sequence[int], *args: Any) -> None:
+            config = driver.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+            config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+            config.sharedMemBytes = shared_bytes
+            config.hStream = torch.cuda.current_stream().cuda_stream
+            config.attrs, config.numAttrs = attributes, len(attributes)
+            values, types = zip(*map(_argument, args))
+            _checked(driver.cuLaunchKernelEx(config, function, (values, types), 0))
+
+        return launch
+
+    def _library(self) -> Any:
+        from cuda.bindings import driver
+
+        device = torch.cuda.current_device()
+        if device not in self._libraries:
+            torch.cuda.current_stream()  # makes torch's context the current one
+            cubin = self.cubin("sm_{}{}a".format(*torch.cuda.get_device_capability()))
+            self._libraries[device] = _checked(driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
+        return self._libraries[device]
+
+    def cubin(self, architecture: str) -> bytes:
+        """Machine code for `architecture` (sm_90a, …), from the cache folder where the same source was compiled before."""
+        from cuda.bindings import nvrtc
+
+        options = [f"--gpu-architecture={architecture}", "--std=c++17", *self.options]
+        text = _with_includes(self.path)
+        version = _checked(nvrtc.nvrtcVersion())
+        kept = CUBINS / f"{hashlib.sha256(repr((text, options, version)).encode()).hexdigest()}.cubin"
+        if kept.is_file():
+            return kept.read_bytes()
+        cubin = _compile(self.path.name, text, options)
+        _keep(kept, cubin)
+        return cubin
+
+
+def _with_includes(path: Path) -> str:
+    """The source with this folder's headers written out in their places, each once."""
+    seen: set[str] = set()
+
+    def expand(text: str) -> str:
+        def header(match: re.Match[str]) -> str:
+            if match[1] in seen:
+                return ""
+            seen.add(match[1])
+            return expand((SOURCES / match[1]).read_text())
+
+        return _INCLUDE.sub(header, text)
+
+    return expand(path.read_text())
+
+
+def _compile(name: str, text: str, options: list[str]) -> bytes:
+    from cuda.bindings import nvrtc
+
+    program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], []))
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise ValueError(
+            f"{name} does not compile with {' '.join(options)}:\n{log.decode(errors='replace').rstrip(chr(0)).strip()}"
+        )
+    cubin = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+    _checked(nvrtc.nvrtcGetCUBIN(program, cubin))
+    return cubin
+
+
+def _keep(path: Path, cubin: bytes) -> None:
+    """Whole or not at all; a folder that cannot be written only costs the next process a compilation."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(cubin)
+        os.replace(file.name, path)
+    except OSError:
+        pass
+
+
+def _argument(value: Any) -> tuple[Any, Any]:
+    if isinstance(value, Tensor):
+        return value.data_ptr(), ctypes.c_void_p
+    if value is None:
+        return 0, ctypes.c_void_p
+    if isinstance(value, (bool, int)):
+        return int(value), ctypes.c_int32
+    if isinstance(value, float):
+        return value, ctypes.c_float
+    return value.value, type(value)
+
+
+def _cluster_attribute(cluster: tuple[int, int, int]) -> Any:
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cluster
+    return attribute
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    """What a call of the bindings returns behind its status: nothing, one value, or several."""
+    status, *values = result
+    if int(status) != 0:
+        raise ValueError(f"the CUDA driver or NVRTC answered {status.name}")
+    return values[0] if len(values) == 1 else values
+
+
+@cache
+def num_multiprocessors(device: int) -> int:
+    """Streaming multiprocessors of a CUDA device."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
