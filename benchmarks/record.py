@@ -12,7 +12,10 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 KEEP = "--record"
-_PACKAGES = ("deepinfer", "torch", "numpy", "numba", "hydra-core", "transformers", "triton")
+_PACKAGES = (
+    *("deepinfer", "torch", "numpy", "numba", "hydra-core", "transformers", "triton", "cuda-bindings"),
+    *("deepinfer-gemm", "sgl-deep-gemm", "sgl-flash-mla", "flashinfer-python", "lmdeploy", "triton-kernels", "sglang"),
+)
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:

@@ -48,7 +48,8 @@ def product(width: int, source: str, fp8: bool) -> str:
     )
     outs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
     return (
-        f"  {template}static __device__ __forceinline__ void {source}(float (&d)[{count}], {a_parameter}, u64 b, int accumulate) {{\n"
+        f"  {template}static __device__ __forceinline__ void {source}(\n"
+        f"      float (&d)[{count}], {a_parameter}, u64 b, int accumulate) {{\n"
         f'    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{accumulate}, 0; "\n'
         f'      "wgmma.mma_async.sync.aligned.m64n{width}{kind} {{{registers}}}, {a_text}, %{b}, p, 1, 1{flags}; }}"\n'
         f"      : {outs}\n"

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from deepinfer.cli.doctor_kernels import OPTIONS, kernel_findings
 from deepinfer.cli.streams import printable_json
 from deepinfer.config.argv import Invocation
 from deepinfer.config.errors import ExitCode, Problem, Refused
@@ -51,11 +52,12 @@ def print_report(json: str | None = None, machine: Machine | None = None, only: 
 
 
 def report_json(machine: Machine | None = None, only: str = "auto") -> str:
-    """Everything as JSON: machine, targets (option → findings), libraries (distribution → finding)."""
+    """Everything as JSON: machine, targets and kernels (option → findings), libraries (distribution → finding)."""
     facts = probe_machine(machine)
     report = {
         "machine": facts,
         "targets": {target.option: target for target in targets(_sheets(only), facts)},
+        "kernels": kernel_findings(facts, _backends(only)),
         "libraries": {library.name: finding for library, finding in libraries(facts)},
     }
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
@@ -69,6 +71,7 @@ def tables(machine: Machine | None = None, only: str = "auto") -> list[tuple[str
         ("this machine", ("what", "found"), _machine_rows(facts)),
         ("hardware targets", ("target", "state", "name", "lacks"), [_target_row(target) for target in found]),
         ("what targets lack", ("what", "needs", "found", "for", "to get it"), _lacking_rows(found)),
+        ("kernels", ("kernels", "what", "state", "needs", "found", "to get it"), _kernel_rows(facts, only)),
         ("libraries", ("library", "state", "needs", "found", "for", "to get it"), _library_rows(facts)),
     ]
     if only != "auto":
@@ -79,6 +82,21 @@ def tables(machine: Machine | None = None, only: str = "auto") -> list[tuple[str
 def _sheets(only: str) -> dict[str, dict[str, Any]]:
     sheets = chip_sheets()
     return sheets if only == "auto" else {only: sheets[only]} if only in sheets else {}
+
+
+def _backends(only: str) -> tuple[str, ...]:
+    """Those that a target's ops can take; of no target in particular, all."""
+    return (
+        OPTIONS if only == "auto" else tuple(name for sheet in _sheets(only).values() for name in sheet["op_backends"])
+    )
+
+
+def _kernel_rows(facts: MachineFacts, only: str) -> list[Row]:
+    return [
+        (f"kernels={option}", f.what, "ready" if f.met else "lacks", f.needs, f.found or "-", f.how)
+        for option, findings in kernel_findings(facts, _backends(only)).items()
+        for f in findings
+    ]
 
 
 def _machine_rows(facts: MachineFacts) -> list[Row]:

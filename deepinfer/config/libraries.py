@@ -57,9 +57,15 @@ LIBRARIES = (
     Library(name="aiconfigurator-core", at_least="0.12", below="0.13", extra="calibrate", why="cost=aiconfigurator"),
     Library(name="pyarrow", at_least="15", extra="calibrate", why="cost=aiconfigurator: reads its tables"),
     Library(name="triton", at_least="3.6", extra="sm90", why="kernels=triton"),
+    Library(name="cuda-bindings", at_least="13", extra="sm90", why="kernels=triton: CUDA C++ kernels, their launches"),
+    Library(
+        name="nvidia-cuda-nvrtc", at_least="13", extra="sm90", why="kernels=triton: CUDA C++ kernels, their compiler"
+    ),
     Library(name="deepinfer-gemm", extra="sm100", why="kernels=deepseek: DeepGEMM", how=_SOURCE),
     Library(name="deepinfer-flashmla", extra="sm100", why="kernels=deepseek: FlashMLA", how=_SOURCE),
     Library(name="tile-kernels", at_least="2.1", extra="sm100", why="kernels=deepseek: mHC and n-grams", how=_SOURCE),
+    Library(name="tokenspeed-deepselect", extra="sm100", why="kernels=deepseek: DeepSelect, top-k"),
+    Library(name="deepinfer-ep", extra="sm100", why="kernels=deepseek: DeepEP, experts across ranks", how=_SOURCE),
     Library(name="sgl-flash-mla", extra="sm90-bench", why="a peer for attention benchmarks on Hopper"),
     Library(name="transformers", at_least="5.20", extra="bench", why="a peer for end-to-end benchmarks"),
     Library(

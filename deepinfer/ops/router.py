@@ -26,3 +26,9 @@ def choose_experts(scores_TE: Tensor, bias_E: Tensor, chosen: int, factor: float
     for slot in range(1, chosen):
         total = total + weights_TX[:, slot]
     return picks_TX, weights_TX * factor / (total + 1e-20).unsqueeze(1)
+
+
+def route(logits_TE: Tensor, bias_E: Tensor, chosen: int, factor: float) -> tuple[Tensor, Tensor]:
+    """Ids int32 [T, X] and weights [T, X] from the router's float32 logits: scores and choice in one op."""
+    picks_TX, weights_TX = choose_experts(router_scores(logits_TE), bias_E, chosen, factor)
+    return picks_TX.int(), weights_TX

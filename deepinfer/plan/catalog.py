@@ -47,6 +47,7 @@ CLASS_OP = {  # class of weights → the op whose backend says how they lie in m
     "engram": "engram_rows",
     "draft": "linear",
 }
+NOT_RUN_HERE = "adapters tested against stubs, not run here"
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +65,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     resident: Resident
     implementation: str
     in_this_version: bool
+    standing: str = "no code in this version"  # said of what can only be planned
     about: str
 
 
@@ -102,21 +104,23 @@ BACKENDS = (
         kinds=("cuda",),
         architectures=("sm100", "sm103"),
         lacks=("pool_pairs",),
-        libraries=("deepinfer-gemm", "deepinfer-flashmla", "tile-kernels"),
+        libraries=("deepinfer-gemm", "deepinfer-flashmla", "tile-kernels", "tokenspeed-deepselect", "deepinfer-ep"),
         resident="packed",
         implementation="deepinfer.ops.deepseek:deepseek",
         in_this_version=False,
-        about="DeepSeek's DeepGEMM, FlashMLA and TileKernels; Blackwell only",
+        standing=NOT_RUN_HERE,
+        about="DeepSeek's DeepGEMM, FlashMLA, TileKernels, DeepSelect and DeepEP; Blackwell only",
     ),
     Backend(
         name="ascend",
         kinds=("ascend",),
         architectures=("ascend950",),
-        libraries=("torch-npu",),
+        libraries=("torch-npu", "deepinfer-flashmla", "tile-kernels"),
         resident="packed",
         implementation="deepinfer.ops.ascend:ascend",
         in_this_version=False,
-        about="kernels for Ascend 950 through CANN",
+        standing=NOT_RUN_HERE,
+        about="DeepSeek's FlashMLA and TileKernels for Ascend 950, through CANN",
     ),
 )
 BY_NAME = {backend.name: backend for backend in BACKENDS}
@@ -177,7 +181,7 @@ def _choose(op: str, chip: Chip, dtype: str, kernels_kind: str, pins: Mapping[st
         else:
             rest = chip.op_backends[chip.op_backends.index(name) + 1 :]
             order = "first" if not passed_over else "first that can"
-            missing = "" if backend.in_this_version else "; planned, no code in this version"
+            missing = "" if backend.in_this_version else f"; planned, {backend.standing}"
             reason = f"{order} of the chip's list{missing}"
             return _choice(op, backend, reason, ", ".join(passed_over) or listed(rest[:1]))
     return _choice(op, BY_NAME["reference"], "nothing else can", ", ".join(passed_over))

@@ -72,6 +72,15 @@ def library_finding(library: Library, machine: MachineFacts) -> Finding:
     return Finding(what=library.name, needs=needs, found=found, met=met, how="" if met else library.get)
 
 
+def cuda_torch(machine: MachineFacts) -> Finding:
+    """torch in a version that will do, and not the CPU build: there are GPUs to drive."""
+    finding = library_finding(LIBRARY["torch"], machine)
+    if not finding.found.endswith("+cpu"):
+        return finding
+    how = "reinstall torch from PyPI, whose wheels for Linux are CUDA builds"
+    return msgspec.structs.replace(finding, needs=f"{finding.needs}, CUDA build", met=False, how=how)
+
+
 def missing_libraries(plan: Plan, machine: MachineFacts) -> list[Problem]:
     """The refusals of options of a plan whose library is not on this machine."""
     found = []
@@ -90,7 +99,7 @@ def _target(option: str, sheet: Mapping[str, Any], machine: MachineFacts) -> Tar
         findings.append(_device(sheet, machine))
     for facts in (sheet["platform"], sheet["toolkit"]):
         findings += [_floor(what, fact["value"], machine) for what, fact in facts.items()]
-    findings.append(_torch(sheet["kind"], machine))
+    findings.append(cuda_torch(machine) if sheet["kind"] == "cuda" else library_finding(LIBRARY["torch"], machine))
     names = dict.fromkeys(library for backend in sheet["op_backends"] for library in BACKEND[backend].libraries)
     findings += [library_finding(LIBRARY[name], machine) for name in names]
     built = sheet["kind"] not in NOT_BUILT["hardware.kind"]
@@ -104,15 +113,6 @@ def _device(sheet: Mapping[str, Any], machine: MachineFacts) -> Finding:
     found = ", ".join(f"{count} × {name}" for name, count in Counter(device.name for device in there).items())
     how = "" if fitting else f"run it on a machine with {sheet['name']}; deepinfer plan answers here"
     return Finding(what=DEVICE, needs=f"{sheet['name']} ({architecture})", found=found, met=bool(fitting), how=how)
-
-
-def _torch(kind: str, machine: MachineFacts) -> Finding:
-    """torch in a version that will do, and not the CPU build where there are GPUs to drive."""
-    finding = library_finding(LIBRARY["torch"], machine)
-    if kind != "cuda" or not finding.found.endswith("+cpu"):
-        return finding
-    how = "reinstall torch from PyPI, whose wheels for Linux are CUDA builds"
-    return msgspec.structs.replace(finding, needs=f"{finding.needs}, CUDA build", met=False, how=how)
 
 
 def _floor(what: str, at_least: str, machine: MachineFacts) -> Finding:

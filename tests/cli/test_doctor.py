@@ -192,13 +192,14 @@ def test_json_report(capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(capsys.readouterr().out)
     assert report["targets"].keys() == SHEETS.keys()
     assert report["libraries"].keys() == BY_NAME.keys()
+    assert report["kernels"].keys() == {"triton", "deepseek"}
     assert report["machine"]["cores"] >= 1
 
 
 def test_report_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     titles = [line for line in capsys.readouterr().out.splitlines() if line and not line.startswith(" ")]
-    assert titles == ["this machine", "hardware targets", "what targets lack", "libraries"]
+    assert titles == ["this machine", "hardware targets", "what targets lack", "kernels", "libraries"]
 
 
 def test_a_report_is_no_graph(capsys: pytest.CaptureFixture[str]) -> None:

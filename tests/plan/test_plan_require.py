@@ -18,6 +18,7 @@ PlanOf = Callable[..., Plan]
 TINY = ("model=v41_tiny", "model.weights=dummy")
 NPU = Device(vendor="huawei", name="Ascend950DT_9582", memory_bytes=144 * 10**9)
 H200 = Device(vendor="nvidia", name="NVIDIA H200", memory_bytes=150 * 10**9, compute_capability="9.0")
+PACKAGES = {"deepinfer-flashmla": "1.0.0", "tile-kernels": "2.1.0"}
 
 
 def facts(**changes: Any) -> Facts:
@@ -31,7 +32,7 @@ def facts(**changes: Any) -> Facts:
         "available_bytes": 10**12,
         "devices": (NPU,) * 64,
         "toolkits": {"gcc": "13.3.0", "cann": "9.2.RC1", "driver": "580.95.05"},
-        "libraries": {"torch-npu": "2.13.0rc1", "triton": "3.6.0", "numba": "0.61.2"},
+        "libraries": {"torch-npu": "2.13.0rc1", "triton": "3.6.0", "numba": "0.61.2", **PACKAGES},
     }
     return Facts(machine=MachineFacts(**machine | changes), checkpoints={})
 
@@ -51,7 +52,8 @@ def test_nothing_is_missing_where_everything_is(plan_of: PlanOf) -> None:
         ({"toolkits": {"gcc": "12.2.0", "cann": "9.2.0"}}, "gcc ≥ 13", "gcc 12.2.0"),
         ({"python": "3.11.9"}, "python ≥ 3.12", "python 3.11.9"),
         ({"system": "darwin"}, "Linux", "Darwin"),
-        ({"libraries": {}}, "torch-npu ≥ 2.13", "no torch-npu"),
+        ({"libraries": PACKAGES}, "torch-npu ≥ 2.13", "no torch-npu"),
+        ({"libraries": {"torch-npu": "2.13.0"}}, "tile-kernels ≥ 2.1", "no tile-kernels"),
     ],
 )
 def test_one_missing_thing_is_said(plan_of: PlanOf, changes: dict[str, Any], needs: str, has: str) -> None:

@@ -1,0 +1,138 @@
+"""The typed list of fused operations that a model on an accelerator is built from, and their torch twins.
+
+An accelerator wants fewer, larger operations than a CPU: packed weights instead of expanded ones, lists of row numbers
+instead of gathered keys, outputs of fixed size. Every field has one twin in this package, made of the twins of `Ops`; two
+implementations of a field take the same arguments and agree within the bound that the field's tests state. Integers that are
+chosen (top-k, experts, tokens) agree exactly, given equal scores.
+
+`prepare_*` re-lays weights once, at load; the twins keep them as the release stores them. `markov_work(device)` makes what
+`markov_step` keeps between its blocks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from torch import Tensor
+
+from deepinfer.ops.expert_permutation import Permutation
+from deepinfer.ops.hyper_border import Border, SiteWeights
+from deepinfer.ops.markov import MarkovStep
+from deepinfer.ops.norm_quantise import Quantised
+from deepinfer.ops.sampling_rows import SampledRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOps:
+    """One implementation of everything. Shapes and meanings are in the docstrings of the twins (`twins()`)."""
+
+    name: str
+    # products
+    prepare_fp8_weight: Callable[..., object]
+    fp8_linear: Callable[..., Tensor]
+    fp8_grouped_linear: Callable[..., Tensor]
+    bf16_linear: Callable[..., Tensor]
+    # norms, quantisers, cache rows
+    norm_quantise: Callable[..., Quantised]
+    quantise: Callable[..., Quantised]
+    norm_rope_store_window: Callable[..., Tensor | None]
+    compress_store: Callable[..., Tensor]
+    index_store: Callable[..., None]
+    expand_rows: Callable[..., Tensor]
+    # attention and indexer
+    sparse_attention: Callable[..., Tensor]
+    rotate_quantise_index_q: Callable[..., Tensor]
+    paged_index_scores: Callable[..., Tensor]
+    candidate_scores: Callable[..., Tensor]
+    candidate_blocks: Callable[[Tensor, Tensor, Tensor], Tensor]
+    top_entries: Callable[..., Tensor]
+    # residual streams
+    prepare_hyper_site: Callable[[SiteWeights], object]
+    hyper_border: Callable[..., Border]
+    # experts
+    router: Callable[[Tensor, Tensor, int, float], tuple[Tensor, Tensor]]
+    expert_permutation: Callable[..., Permutation]
+    prepare_experts_up: Callable[..., object]
+    prepare_experts: Callable[..., object]
+    fp4_experts_up: Callable[..., Tensor]
+    fp4_grouped_linear: Callable[..., Tensor]
+    swiglu_quantise: Callable[..., Tensor]
+    combine: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    # n-gram memory
+    engram_gather: Callable[[Tensor, Tensor, Tensor], Tensor]
+    engram_add: Callable[..., Tensor]
+    # sampling and drafts
+    sample_rows: Callable[..., SampledRows]
+    accepted_lengths: Callable[..., Tensor]
+    markov_work: Callable[..., object]
+    markov_step: Callable[..., MarkovStep]
+
+
+Weight = TypeVar("Weight")
+NAMES = tuple(field.name for field in fields(DeviceOps) if field.name != "name")
+
+
+def twins() -> DeviceOps:
+    """Every op as plain torch, on any device: the oracle of the kernels."""
+    from deepinfer.ops import (
+        bf16_linear,
+        engram,
+        engram_gather,
+        expert_permutation,
+        fp4_experts,
+        fp8_linear,
+        hyper_border,
+        indexer,
+        markov,
+        norm_quantise,
+        numbered_rows,
+        router,
+        sampling_rows,
+        sparse_attention,
+        stored_keys,
+        swiglu_quantise,
+    )
+
+    return DeviceOps(
+        name="twins",
+        prepare_fp8_weight=_as_stored,
+        fp8_linear=fp8_linear.fp8_linear,
+        fp8_grouped_linear=fp8_linear.fp8_grouped_linear,
+        bf16_linear=bf16_linear.bf16_linear,
+        norm_quantise=norm_quantise.norm_quantise,
+        quantise=norm_quantise.quantise,
+        norm_rope_store_window=stored_keys.norm_rope_store_window,
+        compress_store=stored_keys.compress_store,
+        index_store=stored_keys.index_store,
+        expand_rows=numbered_rows.expand_rows,
+        sparse_attention=sparse_attention.sparse_attention,
+        rotate_quantise_index_q=indexer.rotate_quantise_index_q,
+        paged_index_scores=indexer.paged_index_scores,
+        candidate_scores=indexer.candidate_scores,
+        candidate_blocks=indexer.candidate_blocks,
+        top_entries=indexer.top_entries,
+        prepare_hyper_site=_as_stored,
+        hyper_border=hyper_border.hyper_border,
+        router=router.route,
+        expert_permutation=expert_permutation.expert_permutation,
+        prepare_experts_up=_as_stored,
+        prepare_experts=_as_stored,
+        fp4_experts_up=fp4_experts.fp4_experts_up,
+        fp4_grouped_linear=fp4_experts.fp4_grouped_linear,
+        swiglu_quantise=swiglu_quantise.swiglu_quantise,
+        combine=expert_permutation.combine,
+        engram_gather=engram_gather.engram_gather,
+        engram_add=engram.engram_add,
+        sample_rows=sampling_rows.sample_rows,
+        accepted_lengths=sampling_rows.accepted_lengths,
+        markov_work=_nothing,
+        markov_step=markov.markov_step,
+    )
+
+
+def _as_stored(weight: Weight) -> Weight:
+    return weight
+
+
+def _nothing(device: object) -> None:
+    """A twin keeps nothing."""

@@ -1,0 +1,101 @@
+// The end of an item of w13: SwiGLU of its 128 gate and 128 up columns, routing weight, FP8 grid per 32 columns.
+// Included by cuda_fp4_experts.cu.
+
+#ifndef LIMIT
+#define LIMIT 10.0f
+#endif
+constexpr int WEIGHTS = TILE_ROWS / 32;  // routing weights of a lane
+constexpr int TOGETHER = 2 * PRODUCTS;  // groups of 8 rows whose instructions interleave
+static_assert(TILE_ROWS % 32 == 0, "rows are activated by 32");
+
+// byte of the smallest power of two s with largest <= 448 · s, for the bf16 bits of |largest|, raised to 1e-4; 255 for no number
+DEVICE u32 power_of(u32 largest_bits) {
+  const u32 carry = 0x7fffff - 0x600000;  // 448 = 1.75 · 2^8
+  const u32 bits = max(largest_bits << 16, 0x38d1b717u);
+  return largest_bits >= 0x7f80 ? 255 : (bits + carry >> 23) - 8;
+}
+
+DEVICE u32 on_grid(u32 pair, float scale, float inverse) {
+  u16 codes;
+  u32 halves;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(bf16_high(pair) * inverse), "f"(bf16_low(pair) * inverse));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  float low, high;
+  asm("{ .reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(low), "=f"(high) : "r"(halves));
+  return bf16x2(low * scale, high * scale);
+}
+
+// unlike fminf and fmaxf these keep NaN
+DEVICE float least(float a, float b) {
+  float out;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+  return out;
+}
+DEVICE float greatest(float a, float b) {
+  float out;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+  return out;
+}
+
+DEVICE float activate(float gate, float up, float weight) {
+  gate = least(gate, LIMIT);
+  up = least(greatest(up, -LIMIT), LIMIT);
+  return __fdividef(gate, 1.0f + __expf(-gate)) * up * weight;
+}
+
+// SwiGLU of one product: packed pairs of columns, and the power of each row's part in this warp
+DEVICE void activate_rows(Shared& s, const Item& item, const float (&sum)[TILE_ROWS / 2], const float (&weight)[WEIGHTS],
+                          u32 (&act)[TILE_ROWS / 8], int product) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+#pragma unroll
+  for (int first = 0; first < TILE_ROWS / 8; first += TOGETHER) {
+    if (8 * first >= item.rows) break;
+    u32 v[TOGETHER][2], largest[TOGETHER];
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) take_rows(v[i], sum, first + i);
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+      const float factor = __shfl_sync(~0u, weight[(first + i) / 4], (first + i) % 4 * 8 + lane / 4);
+      const u32 gate = v[i][0], up = v[i][1];
+      const u32 pair = bf16x2(activate(bf16_low(gate), bf16_low(up), factor), activate(bf16_high(gate), bf16_high(up), factor));
+      largest[i] = max(pair & 0x7fff, pair >> 16 & 0x7fff);
+      act[first + i] = pair;
+    }
+#pragma unroll
+    for (int distance = 1; distance <= 2; ++distance)
+#pragma unroll
+      for (int i = 0; i < TOGETHER; ++i) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], distance));
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i)
+      if (lane % 4 == 0) s.power[product][8 * (first + i) + lane / 4][warp] = power_of(largest[i]);
+  }
+}
+
+// four powers of one row's 32 columns to the greatest
+DEVICE u32 greatest_power(u32 four) { return max(max(four & 255, four >> 8 & 255), max(four >> 16 & 255, four >> 24)); }
+
+DEVICE void store(Shared& s, const Item& item, const Sums& sum, u16* out, const float* weights) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = threadIdx.x / 128;
+  float weight[WEIGHTS];
+#pragma unroll
+  for (int i = 0; i < WEIGHTS; ++i)
+    weight[i] = 32 * i + lane < item.rows ? __ldg(weights + item.row + 32 * i + lane) : 0.0f;
+  u32 act[PRODUCTS][TILE_ROWS / 8];
+#pragma unroll
+  for (int p = 0; p < PRODUCTS; ++p) activate_rows(s, item, sum[p], weight, act[p], group * PRODUCTS + p);
+  named_sync(1 + group, 128);
+  u16* target = out + (u64)(item.row + lane / 4) * COLUMNS + item.m * 128 + group * PRODUCTS * 32 + warp * 8 + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < TILE_ROWS / 8; ++i) {
+    if (i % TOGETHER == 0 && 8 * i >= item.rows) break;
+#pragma unroll
+    for (int p = 0; p < PRODUCTS; ++p) {
+      const u32 power = greatest_power(*(const u32*)s.power[group * PRODUCTS + p][8 * i + lane / 4]);
+      const float scale = power == 255 ? __uint_as_float(0x7fc00000) : __uint_as_float(power << 23);
+      const float inverse = power == 255 ? scale : __uint_as_float(254 - power << 23);
+      const u32 pair = on_grid(act[p][i], scale, inverse);
+      if (8 * i + lane / 4 < item.rows) *(u32*)(target + (u64)(8 * i) * COLUMNS + p * 32) = pair;
+    }
+  }
+  named_sync(1 + group, 128);  // before the next item's
+}

@@ -1,0 +1,180 @@
+"""Products with dense FP8 weights (32 × 32 blocks) on Hopper; see cuda_fp8_linear.cu. Twins: deepinfer/ops/fp8_linear.py.
+
+A weight is re-laid once (`prepare_fp8_weight`), into records of 64 rows × 64 columns that a plain bulk copy brings to shared
+memory in the order in which threads use them: 4,096 codes and four scales as bfloat16 pairs, 4,112 bytes.
+
+Legend: T rows · K inputs · N outputs · G groups.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+
+import torch
+from deepinfer.kernels.cuda_program import CudaProgram, num_multiprocessors
+from deepinfer.kernels.tensor_map import box_map, kernel_with_map
+from torch import Tensor
+
+from deepinfer.ops.fp8_linear import Fp8Weight
+
+ROWS, STEP = 128, 64  # of weight: rows a block; columns a step
+CODE_BYTES = 64 * STEP  # of a record, 64 rows
+RECORD_BYTES = CODE_BYTES + 16
+# the places of two codes in a 32-bit word as the exponent and mantissa of bfloat16, and how two further codes fill the gaps
+PLACES, TURNED, SHIFTED = 0x87F087F0 - (1 << 32), 0x87808780 - (1 << 32), 0x00700070
+EXPONENT_SHIFT = 120  # a code in bfloat16's places reads as its number times 2^-120
+LARGEST_SCALE = 134  # 2^(134 - 127 + 120) is bfloat16's largest power of two
+SMALLEST_SCALE = 3  # 2^-9 · 2^(3 - 127) is bfloat16's smallest subnormal
+SHARED_BYTES = 227 << 10  # of a processor, less 1 KB a block
+CLUSTER_BLOCKS = 219  # of two a processor on 132; clusters leave some processors empty
+SEGMENTS = (8, 6, 5, 4, 3, 2)
+
+
+@dataclass(frozen=True)
+class PreparedFp8Weight:
+    """uint8 [N / 128, K / 64, 2, 4112]: records of 64 × 64 numbers, two above each other side by side."""
+
+    records: Tensor
+    num_outputs: int
+    num_inputs: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a launch is cut: the macros of cuda_fp8_linear.cu. `sums`: CHAIN where K is one segment, else CLUSTER or SEQUENCE."""
+
+    tokens: int
+    resident: int
+    depth: int
+    sums: str
+
+
+def prepare_fp8_weight(weight: Fp8Weight) -> PreparedFp8Weight:
+    """The weight in the kernel's order. ValueError for a weight that holds NaN or scales outside 2^-124 … 2^7."""
+    outputs, inputs = weight.codes_NK.shape
+    assert outputs % ROWS == 0 and inputs % 128 == 0, "N and K are multiples of 128"
+    assert weight.codes_NK.dtype == torch.float8_e4m3fn and weight.scale.dtype == torch.uint8
+    assert weight.scale.shape == (outputs // 32, inputs // 32), "one scale per 32 × 32 block"
+    codes = weight.codes_NK.view(torch.uint8)
+    lowest, highest = weight.scale.aminmax()
+    if lowest < SMALLEST_SCALE or highest > LARGEST_SCALE or ((codes & 0x7F) == 0x7F).any():
+        raise ValueError("an FP8 weight with NaN codes, or with scales that bfloat16 cannot hold exactly")
+    records = codes.new_empty(outputs // 64, inputs // STEP, RECORD_BYTES)
+    # row = 64 · tile + 16 · warp + 8 · lower + group; column = 64 · step + 32 · block + 16 · k16 + 8 · k8 + 2 · pair + odd
+    parts = codes.view(outputs // 64, 4, 2, 8, inputs // STEP, 2, 2, 2, 4, 2).to(torch.int32)
+    parts = parts.permute(2, 9, 0, 4, 5, 1, 3, 8, 6, 7)  # lower, odd; tile, step, block, warp, group, pair, k16, k8
+    placed = (parts & 0x80) << 8 | (parts & 0x7F) << 4
+    upper, lower = (half[0] | half[1] << 16 for half in placed)
+    turned = lower & TURNED
+    words = upper | turned << 4 | turned >> 28 & 0xF | (lower & SHIFTED) >> 4
+    records[..., :CODE_BYTES] = words.contiguous().view(torch.uint8).view(*records.shape[:2], CODE_BYTES)
+    scale = weight.scale.view(outputs // 64, 2, inputs // STEP, 2).permute(0, 2, 1, 3).reshape(*records.shape[:2], 4)
+    powers = (scale.to(torch.int32) + EXPONENT_SHIFT) * 0x00800080  # bfloat16, twice
+    records[..., CODE_BYTES:] = powers.contiguous().view(torch.uint8)
+    pairs = records.unflatten(0, (-1, 2)).transpose(1, 2).contiguous()
+    if pairs.is_cuda:
+        torch.cuda.synchronize(pairs.device)  # launches fetch weights before they wait for earlier work
+    return PreparedFp8Weight(pairs, outputs, inputs)
+
+
+def restore_fp8_weight(prepared: PreparedFp8Weight) -> Fp8Weight:
+    """What `prepare_fp8_weight` was given."""
+    outputs, inputs = prepared.num_outputs, prepared.num_inputs
+    tiles, steps = outputs // 64, inputs // STEP
+    records = prepared.records.transpose(1, 2).flatten(0, 1)
+    words = records[..., :CODE_BYTES].contiguous().view(torch.int32)
+    lower = (words << 28 | words >> 4 & 0x0FFFFFFF) & TURNED | words << 4 & SHIFTED
+    placed = torch.stack([words & PLACES, lower])
+    placed = torch.stack([placed, placed >> 16], 1)
+    codes = (placed >> 8 & 0x80 | placed >> 4 & 0x7F).to(torch.uint8).view(2, 2, tiles, steps, 2, 4, 8, 4, 2, 2)
+    codes = codes.permute(2, 5, 0, 6, 3, 4, 8, 9, 7, 1).reshape(outputs, inputs)
+    powers = records[..., CODE_BYTES:].contiguous().view(torch.int32) & 0xFFFF
+    scale = ((powers >> 7) - EXPONENT_SHIFT).to(torch.uint8).view(tiles, steps, 2, 2).permute(0, 2, 1, 3)
+    return Fp8Weight(codes.view(torch.float8_e4m3fn), scale.reshape(outputs // 32, inputs // 32))
+
+
+def random_fp8_weight(num_outputs: int, num_inputs: int, seed: int, device: str = "cuda") -> Fp8Weight:
+    """Every finite code, subnormal ones too, and scales from 2^-17 to 2^-4, so that a wrong block shows."""
+    generator = torch.Generator(device).manual_seed(seed)
+    codes = torch.randint(0, 256, (num_outputs, num_inputs), generator=generator, device=device, dtype=torch.uint8)
+    codes = torch.where((codes & 0x7F) == 0x7F, codes - 1, codes)
+    scale = torch.randint(110, 124, (num_outputs // 32, num_inputs // 32), generator=generator, device=device)
+    return Fp8Weight(codes.view(torch.float8_e4m3fn), scale.to(torch.uint8))
+
+
+def fp8_linear(x_TK: Tensor, weight: PreparedFp8Weight, invariant: bool = True) -> Tensor:
+    """x · weightᵀ bfloat16 [T, N] of x bfloat16 [T, K] (any, not only the FP8 grid).
+
+    A row's bits depend on that row alone; without `invariant`, also on whether there are more than 64 rows.
+    """
+    assert x_TK.shape[1] == weight.num_inputs, "x [T, K]"
+    return _launch(x_TK, weight, 1, invariant)
+
+
+def fp8_grouped_linear(x_TGK: Tensor, weight: PreparedFp8Weight, invariant: bool = True) -> Tensor:
+    """Block-diagonal product bfloat16 [T, N] of x bfloat16 [T, G, K], contiguous; rows g · N / G … meet group g."""
+    groups = x_TGK.shape[1]
+    assert x_TGK.is_contiguous() and x_TGK.shape[2] == weight.num_inputs, "x [T, G, K], contiguous"
+    assert weight.num_outputs % (128 * groups) == 0, "whole blocks of 128 outputs a group"
+    return _launch(x_TGK.flatten(1), weight, groups, invariant)
+
+
+def num_segments(num_outputs: int, num_inputs: int) -> int:
+    """Parts of K whose sums are added in order: as many as run at once with few tokens. By the weight's shape alone."""
+    most = min(CLUSTER_BLOCKS // (num_outputs // ROWS), num_inputs // 512)
+    return next((segments for segments in SEGMENTS if segments <= most), 1)
+
+
+def choose(num_tokens: int, weight: PreparedFp8Weight, segments: int, processors: int) -> Shape:
+    """The cut for one call. It changes times, never bits."""
+    few = [Shape(tokens, 2, 2, "CHAIN" if segments == 1 else "CLUSTER") for tokens in (8, 16, 32, 64)]
+    if num_tokens <= 64:
+        return next(shape for shape in few if shape.tokens >= num_tokens)
+
+    def cost_us(shape: Shape) -> float:
+        """Of times measured on an H200: a step, and how many tiles are done at once."""
+        tiles, steps = -(-num_tokens // shape.tokens) * weight.num_outputs // ROWS, weight.num_inputs // STEP
+        if shape.sums == "CLUSTER":
+            return 4 + -(-tiles * segments // CLUSTER_BLOCKS) * steps / segments * 0.55
+        return -(-tiles // processors) * steps * max(4 * shape.tokens, 2 * shape.tokens + 400) / 1650
+
+    if segments == 1:
+        return min((Shape(tokens, 1, 1, "CHAIN") for tokens in (256, 192, 128)), key=cost_us)
+    return min((few[-1], *(Shape(tokens, 1, 1, "SEQUENCE") for tokens in (192, 160, 128))), key=cost_us)
+
+
+def _launch(x_TK: Tensor, weight: PreparedFp8Weight, groups: int, invariant: bool) -> Tensor:
+    num_tokens, device = x_TK.shape[0], x_TK.device.index
+    out_TN = x_TK.new_empty(num_tokens, weight.num_outputs)
+    if num_tokens == 0:
+        return out_TN
+    processors = num_multiprocessors(device)
+    one = num_tokens > 64 and not invariant
+    segments = 1 if one else num_segments(weight.num_outputs, weight.num_inputs)
+    shape = choose(num_tokens, weight, segments, processors)
+    assert segments == 1 or shape.sums != "CHAIN", "a chain is one segment"
+    cluster = segments if shape.sums == "CLUSTER" else 1
+    units = -(-num_tokens // shape.tokens) * (weight.num_outputs // ROWS) * cluster
+    _kernel(device, shape, cluster)(
+        units if cluster > 1 else min(units, processors * shape.resident),
+        box_map(x_TK, shape.tokens),
+        *(weight.records, out_TN, num_tokens, weight.num_outputs, weight.num_inputs // STEP),
+        *(weight.num_outputs // groups, segments),
+    )
+    return out_TN
+
+
+@cache
+def _kernel(device: int, shape: Shape, cluster: int) -> Callable[..., None]:
+    at_once = 64 if shape.tokens % 64 == 0 and shape.resident == 1 else min(shape.tokens, 32)
+    place = 2 * at_once * 128
+    stage = shape.depth * (shape.tokens * STEP * 2 + 2 * RECORD_BYTES) + 16
+    stages = (SHARED_BYTES // shape.resident - 2048 - 64 - place) // stage
+    macros = {name.upper(): value for name, value in asdict(shape).items()} | {"STAGES": stages}
+    return kernel_with_map(
+        CudaProgram("cuda_fp8_linear.cu", macros),
+        "fp8_linear",
+        threads=256 + (128 if shape.tokens >= 128 else 32),
+        shared_bytes=1024 + 64 + place + stages * stage,
+        cluster=cluster,
+    )

@@ -1,0 +1,73 @@
+"""The sampler on a GPU: logits [R, V] are read from device memory once, whatever the rows ask for.
+
+A cluster of eight blocks keeps a row in its shared memory; see cuda_sample_rows.cu. Every row's bits depend on that row alone.
+"""
+
+import ctypes
+from functools import cache
+
+import torch
+from deepinfer.kernels.cuda_program import CudaProgram, Launch
+from torch import Tensor
+
+from deepinfer.ops.sampling_rows import SampledRows, SamplingRows
+
+THREADS, RESIDENT = 256, 3  # of a block; blocks on one multiprocessor
+BLOCKS = 8  # a row's
+MAX_VOCABULARY = 1 << 17
+_STATE_BYTES = 12032  # of shared memory, beside the logits
+
+
+def sample_rows(logits_RV: Tensor, rows: SamplingRows, *, stream: int = 0, columns: int = 0) -> SampledRows:
+    """`deepinfer.ops.sampling_rows.sample_rows`, edited logits rounded to float32. float32 or bfloat16 logits.
+
+    Tokens are compared in float64: they are the twin's. Filters see float32 logits: top-k and min-p keep what the twin keeps,
+    top-p may differ by tokens before which the running weight is within 2^-15 of the total of p.
+    """
+    num_rows, vocabulary = logits_RV.shape
+    assert logits_RV.dtype in (torch.float32, torch.bfloat16), "logits are float32 or bfloat16"
+    assert logits_RV.stride(1) == 1 and logits_RV.data_ptr() % 16 == 0, (
+        "rows of logits are contiguous and aligned to 16 bytes"
+    )
+    assert logits_RV.stride(0) * logits_RV.itemsize % 16 == 0, "rows of logits begin at multiples of 16 bytes"
+    assert vocabulary % 32 == 0 and 2048 <= vocabulary <= MAX_VOCABULARY, (
+        "a vocabulary of 2,048 to 131,072, a multiple of 32"
+    )
+    assert 0 <= columns <= 129, "at most 128 log probabilities beside the chosen token's"
+    assert rows.masks_MW.shape[1] == vocabulary // 32, "a mask has a bit for every token"
+    out = _result(num_rows, columns, logits_RV.device)
+    if num_rows:
+        shared_bytes = _STATE_BYTES + vocabulary // BLOCKS * 4
+        _kernel(logits_RV.dtype == torch.bfloat16, shared_bytes)(
+            (BLOCKS * num_rows,), logits_RV, logits_RV.stride(0) * logits_RV.itemsize, vocabulary, stream,
+            rows.seed_R, rows.position_R, rows.temperature_R, rows.top_p_R, rows.min_p_R, rows.repetition_R,
+            rows.frequency_R, rows.presence_R, rows.top_k_R, rows.num_logprobs_R, rows.processed_R, rows.mask_row_R,
+            rows.masks_MW, rows.edit_starts_X, rows.edit_ids_E, rows.edit_biases_E, rows.edit_counts_E, columns, *out,
+        )  # fmt: skip
+    return out
+
+
+def noise_words(seed: int, position: int, stream: int, first: int, count: int, device: torch.device | str) -> Tensor:
+    """int64 [count]: words 0 (low half) and 1 of the Philox blocks of tokens `first` … of a sequence's position."""
+    words = torch.empty(count, dtype=torch.int64, device=device)
+    wide = (ctypes.c_uint64(seed), ctypes.c_uint64(position))
+    _program(False).kernel("noise_words", threads=256)((132,), *wide, stream, first, count, words)
+    return words
+
+
+def _result(num_rows: int, columns: int, device: torch.device) -> SampledRows:
+    def ints(*size: int) -> Tensor:
+        return torch.empty(num_rows, *size, dtype=torch.int32, device=device)
+
+    return SampledRows(ints(), ints(), ints(), ints(columns), torch.empty(num_rows, columns, device=device), ints())
+
+
+@cache
+def _program(bfloat16: bool) -> CudaProgram:
+    return CudaProgram("cuda_sample_rows.cu", {"THREADS": THREADS, "RESIDENT": RESIDENT, "BF16": int(bfloat16)})
+
+
+@cache
+def _kernel(bfloat16: bool, shared_bytes: int) -> Launch:
+    program = _program(bfloat16)
+    return program.kernel("sample_rows", threads=THREADS, shared_bytes=shared_bytes, cluster=(BLOCKS, 1, 1))

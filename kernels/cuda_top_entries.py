@@ -1,0 +1,61 @@
+"""The best entries of every row of scores on Hopper (CUDA C++, GPU only): radix selection, stable, by ascending number.
+
+A cluster of blocks shares a row and holds its scores in registers. Equal scores go to the lowest number; -inf and NaN are
+never chosen.
+
+Legend: T rows · J entries · C candidate blocks of 8 entries.
+"""
+
+from functools import cache
+
+import torch
+from deepinfer.kernels.cuda_program import CudaProgram, Launch
+from torch import Tensor
+
+THREADS, BLOCK = 512, 8
+MAX_CLUSTER, MAX_COUNT, MANY_ROWS = 8, 4095, 16
+MAX_ELEMENTS = {1: 64, BLOCK: 8}  # a thread, of entries and of blocks
+
+
+def top_entries(scores_TJ: Tensor, visible_T: Tensor, out_TN: Tensor, blocks_TC: Tensor | None = None) -> Tensor:
+    """The N best of the first visible[t] scores of row t into out [T, N] int32; -1 fills up the end.
+
+    With `blocks` (ascending) scores are those of `candidate_scores`, and place 8·c + e is written as entry 8·blocks[t, c] + e.
+    """
+    entries = scores_TJ.shape[1]
+    if blocks_TC is not None:
+        assert blocks_TC.dtype == torch.int32 and blocks_TC.is_contiguous(), "block numbers are int32 and contiguous"
+        assert blocks_TC.shape == (len(scores_TJ), entries // BLOCK), "a block number for every 8 scores"
+    launch_choice(scores_TJ, visible_T, blocks_TC, out_TN, 1)
+    return out_TN
+
+
+def launch_choice(scores_TJ: Tensor, visible_T: Tensor, blocks_TC: Tensor | None, out_TN: Tensor, group: int) -> None:
+    rows, width = scores_TJ.shape
+    assert scores_TJ.dtype == torch.float32 and scores_TJ.is_contiguous(), "contiguous float32 scores"
+    assert width % BLOCK == 0 and scores_TJ.data_ptr() % 16 == 0, "lines of scores are multiples of 8 numbers"
+    assert visible_T.dtype == torch.int32 and visible_T.shape == (rows,) and visible_T.is_contiguous(), "int32 lengths"
+    assert out_TN.dtype == torch.int32 and out_TN.is_contiguous() and len(out_TN) == rows, "int32 numbers, a line a row"
+    count = out_TN.shape[1]
+    assert 0 < count <= MAX_COUNT, "up to 4095 numbers a row"
+    cluster, elements = shape_of(rows, width // group, group)
+    kernel = _kernel(scores_TJ.device.index, cluster, elements, group, blocks_TC is not None)
+    kernel((rows * cluster,), scores_TJ, visible_T, blocks_TC, out_TN, width, count)
+
+
+def shape_of(rows: int, elements: int, group: int) -> tuple[int, int]:
+    """Blocks a row and elements a thread. Few rows are spread further; what is chosen does not depend on it."""
+    for cluster in (1, 2, 4, 8):
+        each = -(-elements // (cluster * THREADS * 4)) * 4
+        spread = group == 1 and rows <= MANY_ROWS and cluster < MAX_CLUSTER
+        if each <= MAX_ELEMENTS[group] // (2 if spread else 1):
+            return cluster, each
+    most = MAX_CLUSTER * MAX_ELEMENTS[group] * THREADS
+    raise ValueError(f"a row of {elements} elements is longer than {most}")
+
+
+@cache
+def _kernel(device: int, cluster: int, elements: int, group: int, mapped: bool) -> Launch:
+    macros = {"CLUSTER": cluster, "ELEMENTS": elements, "GROUP": group, "MAPPED": int(mapped)}
+    shape = (cluster, 1, 1) if cluster > 1 else None
+    return CudaProgram("cuda_top_entries.cu", macros).kernel("top_entries", threads=THREADS, cluster=shape)

@@ -1,0 +1,142 @@
+"""Expert weights as the Hopper kernel reads them: the same bytes, re-laid once at load.
+
+A piece of 8,704 bytes holds 256 weight rows × 64 columns. Pieces follow each other by columns, by rows, by experts, so
+that a bulk copy takes one or more. Inside a piece every thread finds its codes as one 16-byte word, in the order in which the
+matrix instruction wants its registers; behind them lie the scales of the piece.
+
+Legend: E experts · N weight rows · K columns · M tiles of 256 rows · C blocks of 64 columns · B bytes of a piece.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from deepinfer.ops.fp4_experts import Fp4Experts
+
+TILE_ROWS, TILE_COLUMNS = 256, 64
+CODE_BYTES = TILE_ROWS * TILE_COLUMNS // 2
+PIECE_BYTES = CODE_BYTES + TILE_ROWS * TILE_COLUMNS // 32
+SCALE_OFFSET = 126  # what the kernel adds to a scale byte to get the bf16 exponent field that undoes the codes' bias
+LARGEST_SCALE = 254 - SCALE_OFFSET  # 2^1
+
+# Where the bits (mantissa, low exponent, high exponent, sign) of a pair's two codes go within 32 bits: one shift and one
+# mask bring each of the first three pairs to a bf16's sign, low exponent and high mantissa bits; the fourth takes two.
+_PAIR_BITS = (
+    ((0, 1, 2, 9), (16, 17, 18, 25)),
+    ((4, 5, 6, 13), (20, 21, 22, 29)),
+    ((10, 11, 12, 19), (26, 27, 28, 3)),
+    ((14, 7, 8, 15), (30, 23, 24, 31)),
+)
+# Axes of the 256 weight rows of a tile: warpgroup 4, warp 4, r1 4, half 2, r0 2; a product's rows are r1, r0 and half · 8.
+# Plain: a thread ends up with 4 adjacent outputs of a row. Paired: the halves are gate and up, so it has both of a column.
+_ROW_AXES = (4, 4, 4, 2, 2)
+_COLUMN_AXES = (4, 2, 4, 2)  # step of 16 columns, half, pair of lanes, parity
+
+
+@dataclass(frozen=True)
+class TiledFp4Experts:
+    """Pieces uint8 [E, M, C, 8704]. `paired`: gate and up rows share tiles. `counter`: work drawn, zeros between launches.
+
+    One weight serves one stream at a time, since launches share its counter.
+    """
+
+    pieces_EMCB: Tensor
+    counter_2: Tensor
+    paired: bool
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Experts, weight rows, columns."""
+        experts, tiles, blocks, _ = self.pieces_EMCB.shape
+        return experts, tiles * TILE_ROWS, blocks * TILE_COLUMNS
+
+
+def tile_experts(weight: Fp4Experts, paired: bool = False) -> TiledFp4Experts:
+    """Re-lays the weights, expert by expert. Raises ValueError for a scale that is NaN or above 2."""
+    experts, rows, half = weight.codes_ENB.shape
+    if int(weight.scale_ENG.max()) > LARGEST_SCALE:
+        raise ValueError(f"an expert's scale byte is above {LARGEST_SCALE} (2.0) or NaN, which this layout cannot hold")
+    assert rows % TILE_ROWS == 0 and half * 2 % TILE_COLUMNS == 0, "weight rows come by 256 and columns by 64"
+    pieces = weight.codes_ENB.new_empty(experts, rows // TILE_ROWS, half * 2 // TILE_COLUMNS, PIECE_BYTES)
+    for expert in range(experts):
+        pieces[expert, :, :, :CODE_BYTES] = _code_bytes(weight.codes_ENB[expert], paired)
+        scale_NG = weight.scale_ENG[expert] + SCALE_OFFSET
+        pieces[expert, :, :, CODE_BYTES:] = _to_memory(scale_NG, _scale_axes(rows, half * 2, paired))
+    return tiled(pieces, paired)
+
+
+def tiled(pieces_EMCB: Tensor, paired: bool) -> TiledFp4Experts:
+    """Pieces with a fresh counter."""
+    counter_2 = torch.zeros(2, dtype=torch.int32, device=pieces_EMCB.device)
+    return TiledFp4Experts(pieces_EMCB, counter_2, paired)
+
+
+def untile_experts(weight: TiledFp4Experts) -> Fp4Experts:
+    """The inverse of tile_experts."""
+    _, rows, columns = weight.shape
+    codes, scales = [], []
+    for pieces_MCB in weight.pieces_EMCB:
+        words = pieces_MCB[..., :CODE_BYTES].contiguous().view(torch.int32).long()
+        nibbles = torch.zeros(*words.shape, 8, dtype=torch.uint8, device=words.device)
+        for place, positions in enumerate(positions for pair in _PAIR_BITS for positions in pair):
+            for bit, position in enumerate(positions):
+                nibbles[..., place] |= ((words >> position & 1) << bit).to(torch.uint8)
+        codes_NK = _from_memory(nibbles, _code_axes(rows, columns, weight.paired)).reshape(rows, columns)
+        codes.append(codes_NK[:, 0::2] | codes_NK[:, 1::2] << 4)
+        scale = _from_memory(pieces_MCB[..., CODE_BYTES:], _scale_axes(rows, columns, weight.paired))
+        scales.append(scale.reshape(rows, -1) - SCALE_OFFSET)
+    return Fp4Experts(torch.stack(codes), torch.stack(scales))
+
+
+def _code_bytes(codes_NB: Tensor, paired: bool) -> Tensor:
+    """uint8 [M, C, 8192]."""
+    rows, half = codes_NB.shape
+    nibbles_NK = torch.stack((codes_NB & 15, codes_NB >> 4), dim=-1)
+    nibbles = _to_memory(nibbles_NK, _code_axes(rows, 2 * half, paired)).unflatten(-1, (-1, 8))
+    words = nibbles.new_zeros(nibbles.shape[:-1], dtype=torch.int32)
+    for table, codes in zip(_spread_bits(codes_NB.device), nibbles.unbind(-1)):
+        words |= table[codes.int()]
+    return words.view(torch.uint8)
+
+
+@cache
+def _spread_bits(device: torch.device) -> list[Tensor]:
+    """For each of a word's eight codes, int32 [16]: the word with that code alone."""
+    tables = []
+    for positions in (positions for pair in _PAIR_BITS for positions in pair):
+        words = [sum((code >> bit & 1) << position for bit, position in enumerate(positions)) for code in range(16)]
+        tables.append(torch.tensor(words, dtype=torch.int64, device=device).to(torch.int32))
+    return tables
+
+
+def _split_rows(rows: int, paired: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How the row axis unfolds, and which of its axes are (tile, warpgroup, warp, r1, r0, half)."""
+    group, warp, r1, half, r0 = _ROW_AXES
+    if paired:
+        return (half, rows // TILE_ROWS, group, warp, r1, r0), (1, 2, 3, 4, 5, 0)
+    return (rows // TILE_ROWS, group, warp, r1, half, r0), (0, 1, 2, 3, 5, 4)
+
+
+def _code_axes(rows: int, columns: int, paired: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How [N, K] unfolds, and its axes in memory order: tile, block, thread, word, code (column half, row half, parity)."""
+    sizes, (tile, group, warp, r1, r0, half) = _split_rows(rows, paired)
+    return (*sizes, columns // TILE_COLUMNS, *_COLUMN_AXES), (tile, 6, group, warp, r1, r0, 9, 7, 8, half, 10)
+
+
+def _scale_axes(rows: int, columns: int, paired: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The same for scales [N, K / 32]: tile, block, warp, row of 8, byte (column half, row half)."""
+    sizes, (tile, group, warp, r1, r0, half) = _split_rows(rows, paired)
+    return (*sizes, columns // TILE_COLUMNS, 2), (tile, 6, group, warp, r1, r0, 7, half)
+
+
+def _to_memory(x: Tensor, axes: tuple[tuple[int, ...], tuple[int, ...]]) -> Tensor:
+    """[tile, block, rest]."""
+    sizes, order = axes
+    return x.reshape(sizes).permute(order).reshape(sizes[order[0]], sizes[order[1]], -1)
+
+
+def _from_memory(x_MCB: Tensor, axes: tuple[tuple[int, ...], tuple[int, ...]]) -> Tensor:
+    sizes, order = axes
+    return x_MCB.reshape([sizes[axis] for axis in order]).permute([order.index(axis) for axis in range(len(order))])

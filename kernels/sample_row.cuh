@@ -1,0 +1,183 @@
+// One row of logits in the shared memory of a cluster of 8 blocks: its parts, its passes, its reductions.
+//
+// Block b holds tokens b * V/8 … (b + 1) * V/8 - 1. Every sum has a fixed order (a thread's tokens rising, then a tree over
+// lanes, then a tree over the warps of all blocks), so a row's bits depend on the row alone.
+#pragma once
+#include "philox.cuh"
+
+constexpr int BLOCKS = 8, WARPS = THREADS / 32, CHUNKS = 4, BINS = 1024, LIST = 256, QUEUE = 1280, ID_BITS = 17;
+constexpr u32 LAST_ID = (1u << ID_BITS) - 1;
+constexpr float LOG2_E = 1.4426950408889634f;
+#define INFINITY_F __uint_as_float(0x7f800000)
+
+struct Triple { u64 a, b, c; };
+struct Shared {
+  u64 arrived[CHUNKS];
+  Triple slots[2][BLOCKS * WARPS];  // what the warps of all blocks tell each other; two in turn
+  u64 list[LIST];
+  union {
+    u32 bins[BINS];
+    struct { u64 keys[LIST], weights[LIST]; } merged;
+  };
+  u16 queue[QUEUE];  // tokens of this block that are looked at again and again, in any order
+  u64 found_key;
+  u32 scan[WARPS], count, found_bin, found_before;
+  float bound;
+};
+static_assert(THREADS == LIST && BLOCKS * WARPS == 64 && BINS / THREADS % 2 == 0, "two slots a lane, a thread per list entry");
+
+struct Row {
+  float* x;        // this block's logits
+  Shared* shared;
+  int groups;      // of 4 tokens
+  int base;        // first token
+  u32 rank, turn;
+  int queued;      // tokens in the queue: all from `queue_end` up; -1 where they are too many
+  float queue_end;
+  float best;      // largest logit of this thread
+  float top;       // largest logit
+  int top_id;
+  float per;       // log2(e) / temperature
+  double temperature;
+};
+
+// Keys order tokens as sampling does: the larger logit first, then the lower id. 49 bits. No NaN; -0 as 0.
+DEVICE u32 ordered(float x) {
+  u32 bits = __float_as_uint(x);
+  return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
+}
+DEVICE u64 key_of(float x, int id) { return (u64)ordered(x + 0.f) << ID_BITS | (LAST_ID - (u32)id); }
+DEVICE float logit_of(u64 key) {
+  u32 bits = (u32)(key >> ID_BITS);
+  return __uint_as_float(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits);
+}
+DEVICE int id_of(u64 key) { return (int)(LAST_ID - (u32)(key & LAST_ID)); }
+
+// tokens from the best down to this one are kept
+struct Floor {
+  float x;
+  int id;
+};
+DEVICE Floor no_floor() { return {-INFINITY_F, -1}; }  // but -inf is never kept
+DEVICE Floor floor_of(u64 key) { return {logit_of(key), id_of(key)}; }
+DEVICE bool is_kept(Floor floor, float x, int id) { return x > floor.x || (x == floor.x && id <= floor.id); }
+
+DEVICE float weight_of(const Row& row, float x) { return power_of_two((x - row.top) * row.per); }
+
+DEVICE float4 group_of(const Row& row, int g) { return ((const float4*)row.x)[g]; }
+DEVICE float at(const float4& x, int j) { return j == 0 ? x.x : j == 1 ? x.y : j == 2 ? x.z : x.w; }
+
+DEVICE float most_of(const float4& x) { return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)); }
+
+// body(4 logits, the first one's id) for this thread's groups with a logit from `least` up, ids rising
+template <class Body> DEVICE void each_group(const Row& row, float least, Body body) {
+  constexpr int AHEAD = 4;
+  for (int g0 = threadIdx.x; g0 < row.groups; g0 += AHEAD * THREADS) {
+    float4 x[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+      if (g0 + i * THREADS < row.groups) x[i] = group_of(row, g0 + i * THREADS);
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+      int g = g0 + i * THREADS;
+      if (g < row.groups && most_of(x[i]) >= least) body(x[i], row.base + 4 * g);
+    }
+  }
+}
+// body(logit, id) for this thread's tokens from `least` up, and some below it: those of its groups, or of the queue if it can
+template <class Body> DEVICE void each_from(const Row& row, float least, Body body) {
+  if (row.queued >= 0 && least >= row.queue_end) {
+    for (int i = threadIdx.x; i < row.queued; i += THREADS) {
+      int local = row.shared->queue[i];
+      body(row.x[local], row.base + local);
+    }
+    return;
+  }
+  each_group(row, least, [&](const float4& x, int id) {
+#pragma unroll 1
+    for (int j = 0; j < 4; j++) body(at(x, j), id + j);
+  });
+}
+
+// the sum of the kept tokens' weights
+DEVICE float weight_of_group(const Row& row, Floor floor, const float4& x, int id) {
+  float4 w = make_float4(weight_of(row, x.x), weight_of(row, x.y), weight_of(row, x.z), weight_of(row, x.w));
+  if (floor.x > -INFINITY_F) {
+    w.x = is_kept(floor, x.x, id) ? w.x : 0, w.y = is_kept(floor, x.y, id + 1) ? w.y : 0;
+    w.z = is_kept(floor, x.z, id + 2) ? w.z : 0, w.w = is_kept(floor, x.w, id + 3) ? w.w : 0;
+  }
+  return (w.x + w.y) + (w.z + w.w);
+}
+
+#define STATIC_DEVICE static __device__ __forceinline__
+struct Largest {  // the largest a; c are flags
+  static constexpr int USED = 3;
+  STATIC_DEVICE Triple of(Triple x, Triple y) { return {x.a > y.a ? x.a : y.a, 0, x.c | y.c}; }
+};
+STATIC_DEVICE u64 add_doubles(u64 x, u64 y) {
+  return (u64)__double_as_longlong(__longlong_as_double((long long)x) + __longlong_as_double((long long)y));
+}
+STATIC_DEVICE u64 add_floats(u64 x, u64 y) {
+  u32 low = __float_as_uint(__uint_as_float((u32)x) + __uint_as_float((u32)y));
+  u32 high = __float_as_uint(__uint_as_float((u32)(x >> 32)) + __uint_as_float((u32)(y >> 32)));
+  return (u64)high << 32 | low;
+}
+struct Sum {  // a float64 and whole numbers
+  static constexpr int USED = 2;
+  STATIC_DEVICE Triple of(Triple x, Triple y) { return {add_doubles(x.a, y.a), x.b + y.b, 0}; }
+};
+struct Whole {  // two whole numbers
+  static constexpr int USED = 2;
+  STATIC_DEVICE Triple of(Triple x, Triple y) { return {x.a + y.a, x.b + y.b, 0}; }
+};
+struct Tiers {  // a float64 and four float32
+  static constexpr int USED = 3;
+  STATIC_DEVICE Triple of(Triple x, Triple y) { return {add_doubles(x.a, y.a), add_floats(x.b, y.b), add_floats(x.c, y.c)}; }
+};
+struct Best {  // the larger a, then the smaller b; c is summed
+  static constexpr int USED = 3;
+  STATIC_DEVICE Triple of(Triple x, Triple y) {
+    bool second = y.a > x.a || (y.a == x.a && y.b < x.b);
+    return {second ? y.a : x.a, second ? y.b : x.b, x.c + y.c};
+  }
+};
+DEVICE u64 bits_of(double x) { return (u64)__double_as_longlong(x); }
+DEVICE double double_of(u64 x) { return __longlong_as_double((long long)x); }
+
+DEVICE void cluster_store64(u32 address, u64 value) {
+  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address), "l"(value) : "memory");
+}
+DEVICE u64 cluster_load64(u32 address) {
+  u64 value;
+  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(value) : "r"(address) : "memory");
+  return value;
+}
+DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEVICE void cluster_sync() {
+  __syncwarp();
+  cluster_arrive();
+  cluster_wait();
+}
+
+template <class Op> DEVICE Triple reduce_warp(Triple x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    Triple y = {__shfl_xor_sync(~0u, x.a, step), __shfl_xor_sync(~0u, x.b, step), 0};
+    if (Op::USED > 2) y.c = __shfl_xor_sync(~0u, x.c, step);
+    x = Op::of(x, y);
+  }
+  return x;
+}
+
+// over all threads of the cluster; every thread gets it. What blocks wrote to shared memory before is seen by all afterwards.
+template <class Op> DEVICE Triple reduce(Row& row, Triple x) {
+  Triple* slots = row.shared->slots[row.turn++ & 1];
+  int lane = threadIdx.x % 32;
+  x = reduce_warp<Op>(x);
+  if (lane < BLOCKS) {
+    u32 there = cluster_address(shared_address(&slots[row.rank * WARPS + threadIdx.x / 32]), lane);
+    cluster_store64(there, x.a), cluster_store64(there + 8, x.b), cluster_store64(there + 16, x.c);
+  }
+  cluster_sync();
+  return reduce_warp<Op>(Op::of(slots[lane], slots[lane + 32]));
+}

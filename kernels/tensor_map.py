@@ -1,0 +1,80 @@
+"""Tensor maps: how the copy engine finds boxes of a row-major bfloat16 matrix; and launches that carry one."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from deepinfer.kernels import cuda_program
+from torch import Tensor
+
+SWIZZLE_COLUMNS = 64  # 128 bytes of bfloat16, the width of a swizzled box
+
+
+def box_map(x_TK: Tensor, box_rows: int) -> Any:
+    """Map of x [T, K] (rows contiguous, any stride between them) for boxes of `box_rows` × 64, swizzled over 128 bytes."""
+    assert x_TK.dtype == torch.bfloat16 and x_TK.stride(1) == 1, "a bfloat16 matrix with contiguous rows"
+    assert x_TK.data_ptr() % 16 == 0 and x_TK.stride(0) % 8 == 0, "rows begin at multiples of 16 bytes"
+    return _encoded(x_TK.data_ptr(), x_TK.shape[0], x_TK.shape[1], x_TK.stride(0), box_rows)
+
+
+@lru_cache(maxsize=4096)
+def _encoded(address: int, rows: int, columns: int, stride: int, box_rows: int) -> Any:
+    from cuda.bindings import driver
+
+    return cuda_program._checked(
+        driver.cuTensorMapEncodeTiled(
+            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            2,
+            address,
+            [driver.cuuint64_t(columns), driver.cuuint64_t(rows)],
+            [driver.cuuint64_t(2 * stride)],
+            [driver.cuuint32_t(SWIZZLE_COLUMNS), driver.cuuint32_t(box_rows)],
+            [driver.cuuint32_t(1), driver.cuuint32_t(1)],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    )
+
+
+def kernel_with_map(
+    program: cuda_program.CudaProgram, name: str, *, threads: int, shared_bytes: int, cluster: int = 1
+) -> Callable[..., None]:
+    """`launch(grid, map, *args)`: like CudaProgram.kernel, for a kernel whose first parameter is a tensor map by value.
+
+    The launch may begin before earlier ones of its stream end: the kernel waits for them itself (`earlier_launches_wait`).
+    """
+    from cuda.bindings import driver
+
+    checked = cuda_program._checked
+    function = checked(
+        driver.cuKernelGetFunction(checked(driver.cuLibraryGetKernel(program._library(), name.encode())))
+    )
+    limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    checked(driver.cuFuncSetAttribute(function, limit, shared_bytes))
+    attributes = [_overlap_attribute()]
+    if cluster > 1:
+        attributes.append(cuda_program._cluster_attribute((cluster, 1, 1)))
+
+    def launch(grid: int, tensor_map: Any, *args: Any) -> None:
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes = shared_bytes
+        config.hStream = torch.cuda.current_stream().cuda_stream
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        values, types = zip((tensor_map, None), *map(cuda_program._argument, args))
+        checked(driver.cuLaunchKernelEx(config, function, (values, types), 0))
+
+    return launch
+
+
+def _overlap_attribute() -> Any:
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute

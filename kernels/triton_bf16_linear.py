@@ -1,0 +1,138 @@
+"""x · weightᵀ for bfloat16 weights, float32 accumulation, bfloat16 or float32 out. Twin: deepinfer/ops/bf16_linear.py.
+
+Computed as outᵀ = weight · xᵀ, so that one row and a thousand use the same matrix instructions. K is cut into `segments` by the
+weight's shape alone; a segment is one chain of products from zero and the segments are added from first to last, whether they
+are spread over programs (few rows: who comes last adds) or follow each other in one. So a row's bits depend on that row alone.
+
+Legend: T rows · K inputs · N outputs.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+PARTIAL_NUMBERS = 8 << 20  # float32 numbers of all spread segments together, at most
+PLAIN = bool(triton.knobs.runtime.interpret)  # the interpreter multiplies float32 only
+TOKEN_GROUP = 16  # token tiles that share weight rows in the second-level cache
+
+
+@triton.jit
+def _linear(
+    x_map, weight_map, out, partials, arrivals, num_tokens, num_outputs,
+    K: tl.constexpr, SEGMENTS: tl.constexpr, SPREAD: tl.constexpr,
+    ROWS: tl.constexpr, TOKENS: tl.constexpr, STEP: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    LENGTH: tl.constexpr = K // SEGMENTS
+    token_tiles, row_tiles = tl.cdiv(num_tokens, TOKENS), tl.cdiv(num_outputs, ROWS)
+    index = tl.program_id(0)
+    segment = 0
+    if SPREAD:
+        segment = index % SEGMENTS
+        index = index // SEGMENTS
+    group, rest = index // (row_tiles * GROUP), index % (row_tiles * GROUP)
+    width = min(GROUP, token_tiles - group * GROUP)
+    row, token = rest // width * ROWS, (group * GROUP + rest % width) * TOKENS
+
+    total = tl.zeros([ROWS, TOKENS], tl.float32)
+    for part in range(1 if SPREAD else SEGMENTS):
+        sums = tl.zeros([ROWS, TOKENS], tl.float32)
+        first = (segment + part) * LENGTH
+        for k in range(0, LENGTH, STEP):
+            weight = weight_map.load([row, first + k])
+            x = x_map.load([token, first + k])
+            if PLAIN:
+                sums = tl.dot(weight.to(tl.float32), x.T.to(tl.float32), sums, input_precision="ieee")
+            else:
+                sums = tl.dot(weight, x.T, sums)
+        total = sums if SEGMENTS == 1 or SPREAD else total + sums
+
+    rows, tokens = tl.arange(0, ROWS), tl.arange(0, TOKENS)
+    done = True
+    if SPREAD:
+        places = partials + index * (SEGMENTS * ROWS * TOKENS) + rows[:, None] * TOKENS + tokens[None, :]
+        tl.store(places + segment * (ROWS * TOKENS), total)
+        tl.debug_barrier()  # every thread's part is stored before one thread counts this program in
+        done = tl.atomic_add(arrivals + index, 1) == SEGMENTS - 1
+        if done:
+            tl.store(arrivals + index, 0)  # ready for the next launch
+            total = tl.zeros([ROWS, TOKENS], tl.float32)
+            for part in range(SEGMENTS):
+                total += tl.load(places + part * (ROWS * TOKENS), cache_modifier=".cg")
+    if done:
+        rows, tokens = row + rows, token + tokens
+        to = out + tokens.to(tl.int64)[None, :] * num_outputs + rows[:, None]
+        tl.store(
+            to, total.to(out.dtype.element_ty), mask=(rows[:, None] < num_outputs) & (tokens[None, :] < num_tokens)
+        )
+
+
+def bf16_linear(x_TK: Tensor, weight_NK: Tensor, dtype: torch.dtype) -> Tensor:
+    """x · weightᵀ [T, N] as bfloat16 or float32 `dtype`; x and weight bfloat16, contiguous, K a multiple of 64."""
+    assert x_TK.dtype == weight_NK.dtype == torch.bfloat16 and dtype in (torch.bfloat16, torch.float32)
+    assert x_TK.is_contiguous() and weight_NK.is_contiguous() and x_TK.shape[1] == weight_NK.shape[1], (
+        "x [T, K], weight [N, K]"
+    )
+    (num_tokens, inputs), outputs = x_TK.shape, weight_NK.shape[0]
+    assert inputs % 64 == 0, "K is a multiple of 64"
+    out_TN = x_TK.new_empty(num_tokens, outputs, dtype=dtype)
+    if num_tokens == 0:
+        return out_TN
+    segments = num_segments(outputs, inputs)
+    rows, tokens, warps, stages = choose(num_tokens, outputs)
+    tiles = triton.cdiv(num_tokens, tokens) * triton.cdiv(outputs, rows)
+    spread = segments > 1 and tiles * segments * rows * tokens <= PARTIAL_NUMBERS and tiles < 64
+    step = 128 if inputs // segments % 128 == 0 and tokens < 128 else 64
+    partials, arrivals = _workspace(x_TK.device)
+    _linear[(tiles * (segments if spread else 1),)](
+        TensorDescriptor.from_tensor(x_TK, [tokens, step]),
+        TensorDescriptor.from_tensor(weight_NK, [rows, step]),
+        *(
+            out_TN,
+            partials,
+            arrivals,
+            num_tokens,
+            outputs,
+            inputs,
+            segments,
+            spread,
+            rows,
+            tokens,
+            step,
+            TOKEN_GROUP,
+            PLAIN,
+        ),
+        num_warps=warps,
+        num_stages=stages,
+    )
+    return out_TN
+
+
+def num_segments(num_outputs: int, num_inputs: int) -> int:
+    """Parts of K, four at most and of 1024 columns or more, for weights too small to occupy a device. By the shape alone."""
+    segments = 1
+    while (
+        segments < 4
+        and num_outputs * segments < 8192
+        and num_inputs // segments >= 2048
+        and num_inputs % (128 * segments) == 0
+    ):
+        segments *= 2
+    return segments
+
+
+def choose(num_tokens: int, num_outputs: int) -> tuple[int, int, int, int]:
+    """(weight rows, tokens) of a tile, warps and stages: they change times, never bits."""
+    if num_tokens > 128:
+        return (128, 256, 8, 4) if num_outputs >= 16384 else (128, 128, 8, 4) if num_outputs > 128 else (64, 128, 4, 4)
+    tokens = max(16, triton.next_power_of_2(num_tokens))
+    return (128 if num_outputs >= 16384 else 64), tokens, 4, 4
+
+
+@cache
+def _workspace(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Sums of segments, and arrivals per tile, which every launch leaves at zero. One launch at a time may use them."""
+    return torch.empty(PARTIAL_NUMBERS, device=device), torch.zeros(1 << 16, dtype=torch.int32, device=device)

@@ -1,0 +1,59 @@
+"""Index keys: RMS norm, rotation of the last dims, FP4 packing and the write to the index rows, in one pass.
+
+Legend: E entries · K = 128 key dims = G groups of 16 pairs · F = 32 rope frequencies · [A, B, R = 68] a store.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from deepinfer.kernels.triton_formats import (
+    fp4_power,
+    high_half,
+    inverse_power_value,
+    low_half,
+    magnitude_bits,
+    pair_of_e2m1,
+)
+from deepinfer.kernels.triton_norm_rope import check_key_rows, check_store, norm_pairs, rotated_pairs, row_starts
+from torch import Tensor
+
+ROW_BYTES, WIDTH, FREQUENCIES, GROUP = 68, 128, 32, 32
+TILE_ROWS, WARPS = 4, 1  # measured on an H200
+
+
+@triton.jit
+def _index_store(
+    key_ptr, weight_ptr, rope_ptr, store_ptr, rows_ptr, num_rows, key_stride, block_stride, block_rows, eps,
+    ROWS: tl.constexpr, GROUPS: tl.constexpr, FREQUENCIES: tl.constexpr,
+):  # fmt: skip
+    row_R = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    there_R = row_R < num_rows
+    group_G = tl.arange(0, GROUPS)
+    pair_1GP = (group_G[:, None] * 16 + tl.arange(0, 16)[None, :])[None]
+    offset_RGP = row_R.to(tl.int64)[:, None, None] * key_stride + pair_1GP
+    x_RGP = tl.load(key_ptr + offset_RGP, mask=there_R[:, None, None], other=0)
+    normed_RGP = norm_pairs(low_half(x_RGP), high_half(x_RGP), weight_ptr, eps, GROUPS, 16)
+    key_RGP = rotated_pairs(normed_RGP, rope_ptr, row_R, there_R, GROUPS, 16, FREQUENCIES)
+    even_RGP, odd_RGP = low_half(key_RGP), high_half(key_RGP)
+    power_RG = fp4_power(tl.max(tl.maximum(magnitude_bits(even_RGP), magnitude_bits(odd_RGP)), 2))
+    inverse_RG1 = inverse_power_value(power_RG)[:, :, None]
+    bytes_RGP = pair_of_e2m1(even_RGP * inverse_RG1, odd_RGP * inverse_RG1)
+    start_R, kept_R = row_starts(rows_ptr, row_R, there_R, block_rows, block_stride, GROUPS * 17)
+    tl.store(store_ptr + start_R[:, None, None] + pair_1GP, bytes_RGP.to(tl.uint8), mask=kept_R[:, None, None])
+    power_ptr = store_ptr + start_R[:, None] + GROUPS * 16 + group_G[None, :]
+    tl.store(power_ptr, power_RG.to(tl.uint8), mask=kept_R[:, None])
+
+
+def index_store(
+    key_EK: Tensor, weight_K: Tensor, eps: float, rope_E2F: Tensor, store_ABR: Tensor, rows_E: Tensor
+) -> None:
+    """Index keys (bfloat16) into rows `rows_E` (int32, -1: nowhere)."""
+    check_key_rows(key_EK, weight_K, rope_E2F, rows_E, WIDTH, FREQUENCIES)
+    check_store(store_ABR, ROW_BYTES, alignment_bytes=4)
+    if len(rows_E):
+        _index_store[(triton.cdiv(len(rows_E), TILE_ROWS),)](
+            key_EK.view(torch.int32), weight_K.view(torch.int32), rope_E2F, store_ABR, rows_E, len(rows_E),
+            key_EK.stride(0) // 2, store_ABR.stride(0), store_ABR.shape[1], eps,
+            ROWS=TILE_ROWS, GROUPS=WIDTH // GROUP, FREQUENCIES=FREQUENCIES,
+            num_warps=WARPS, enable_fp_fusion=False,
+        )  # fmt: skip

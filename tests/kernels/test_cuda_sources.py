@@ -1,0 +1,70 @@
+"""Every CUDA C++ source compiles for Hopper and keeps its registers: with nvcc where it is on the PATH, else with NVRTC.
+
+A source with macros names them here, one set a variant that is worth compiling.
+"""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from deepinfer.kernels import cuda_program
+
+KERNELS = Path(cuda_program.__file__).parent
+ARCHITECTURE = "sm_90a"
+SPILL_BYTES = 32  # a thread: what a producer with few registers may put aside before its loop
+MORE_SPILL_BYTES = {"cuda_sample_rows.cu": 320}  # registers are capped so that three blocks share a multiprocessor
+MACROS: dict[str, list[dict[str, int | str]]] = {
+    "cuda_fp4_experts.cu": [
+        {"K": 5120, "N_OUT": 4608, "FUSED": 1, "TILE_ROWS": 128, "PRODUCTS": 2, "SLOTS": 9, "DELAY": 4},
+        {"K": 2304, "N_OUT": 5120, "FUSED": 0, "TILE_ROWS": 64, "PRODUCTS": 1, "SLOTS": 6, "DELAY": 2},
+    ],
+    "cuda_fp8_linear.cu": [
+        {"TOKENS": 8, "RESIDENT": 2, "DEPTH": 2, "STAGES": 5, "SUMS": "CLUSTER"},
+        {"TOKENS": 64, "RESIDENT": 2, "DEPTH": 2, "STAGES": 3, "SUMS": "CLUSTER"},
+        {"TOKENS": 192, "RESIDENT": 1, "DEPTH": 1, "STAGES": 6, "SUMS": "SEQUENCE"},
+        {"TOKENS": 256, "RESIDENT": 1, "DEPTH": 1, "STAGES": 5, "SUMS": "CHAIN"},
+    ],
+    "cuda_hyper_border.cu": [{"HIDDEN": 5120, "MIX": 1, "COEFFICIENTS": 1}],
+    "cuda_index_scores.cu": [
+        {"ROWS": 1, "WARPGROUPS": 3, "STAGES": 16, "CANDIDATES": 0},
+        {"ROWS": 6, "WARPGROUPS": 3, "STAGES": 16, "CANDIDATES": 1},
+    ],
+    "cuda_markov_step.cu": [{"THREADS": 512, "BF16": 0}],
+    "cuda_router.cu": [{"EXPERTS": 384, "CHOSEN": 6}],
+    "cuda_sample_rows.cu": [{"THREADS": 256, "RESIDENT": 3, "BF16": 0}],
+    "cuda_sparse_attention.cu": [
+        {"WINDOW": 128, "SELECTED": 512, "WINDOW_FORMAT": 1, "SELECTED_FORMAT": 2},
+        {"WINDOW": 128, "SELECTED": 512, "WINDOW_FORMAT": 0, "SELECTED_FORMAT": 0},
+    ],
+    "cuda_top_entries.cu": [{"CLUSTER": 8, "ELEMENTS": 16, "GROUP": 1, "MAPPED": 0}],
+}
+VARIANTS = [
+    pytest.param(path, macros, id=" ".join([path.stem, *map(str, macros.values())]))
+    for path in sorted(KERNELS.glob("*.cu"))
+    for macros in MACROS.get(path.name, [{}])
+]
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize(("source", "macros"), VARIANTS)
+def test_a_source_compiles_without_spilling(source: Path, macros: dict[str, int | str], tmp_path: Path) -> None:
+    defines = [f"-D{name}={value}" for name, value in macros.items()]
+    nvcc = shutil.which("nvcc")
+    if nvcc is None and importlib.util.find_spec("cuda") is not None:
+        assert cuda_program.CudaProgram(source.name, macros).cubin(ARCHITECTURE)
+        return
+    if nvcc is None:
+        pytest.skip("neither nvcc nor NVRTC's bindings (cuda-bindings) are here")
+    target = f"-gencode=arch=compute_{ARCHITECTURE[3:]},code={ARCHITECTURE}"
+    flags = ["-std=c++17", target, "-cubin", "-Xptxas", "-v", *defines]
+    command = [nvcc, *flags, str(source), "-o", str(tmp_path / "cubin")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    spills = [int(stored) for stored in re.findall(r"(\d+) bytes spill stores", said)]
+    assert spills and max(spills) <= MORE_SPILL_BYTES.get(source.name, SPILL_BYTES), said
+    assert "serialized" not in said, said  # products that wait for each other
+    assert "setmaxnreg ignored" not in said, said

@@ -1,0 +1,207 @@
+"""The GPU's sampler: tokens, kept tokens and log probabilities against the twin, equal bits in any company, laws of its draws.
+
+GPU only: the kernel is CUDA C++. On a CPU the twin stands in for it (tests/ops/test_sampling_rows.py holds it against the
+engine's sampler), and the arguments are checked here.
+"""
+
+import math
+
+import pytest
+import torch
+from chi_square import p_value
+from deepinfer.kernels import cuda_sample_rows as kernel
+from sampling_cases import FEATURES, KINDS, random_logits, random_rows, some_rows
+from torch import Tensor
+
+from deepinfer.ops import sampling_rows as twin
+from deepinfer.ops.sampling_rows import SampledRows, SamplingRows
+
+V = 129280
+ALONE = {
+    "greedy": (),
+    "temperature": ("temperature",),
+    **{name: ("temperature", name) for name in FEATURES[1:]},
+    "filters": ("temperature", "top_k", "top_p", "min_p"),
+    "all": FEATURES,
+}
+
+
+def seeded(seed: int, device: str = "cuda") -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+def mixed(num_rows: int, seed: int) -> tuple[Tensor, SamplingRows]:
+    """A quarter greedy, the others at a temperature; each further feature on four rows in ten."""
+    generator = seeded(seed)
+    logits_RV = torch.cat([random_logits(KINDS[i % 3], -(-num_rows // 3), V, generator) for i in range(3)])[:num_rows]
+    rows = random_rows(num_rows, V, FEATURES, generator, share=0.4)
+    rows.temperature_R.copy_(0.3 + 1.2 * torch.rand(num_rows, generator=generator, device="cuda", dtype=torch.float64))
+    rows.temperature_R[::4] = 0
+    return logits_RV, rows
+
+
+def assert_equal(got: SampledRows, want: SampledRows) -> None:
+    """But for a row whose nucleus ends within the float32 sum's error of p: it may be a token longer or shorter."""
+    moved_R = (got.kept_R - want.kept_R).abs()
+    assert int(moved_R.max()) <= 1 and int(moved_R.sum()) <= 1, (got.kept_R, want.kept_R)
+    same_R = moved_R == 0
+    for name in ("token_R", "fault_R", "id_RN", "rank_R"):
+        assert torch.equal(getattr(got, name)[same_R], getattr(want, name)[same_R]), name
+    torch.testing.assert_close(got.logprob_RN[same_R], want.logprob_RN[same_R], rtol=2e-6, atol=2e-6, equal_nan=True)
+
+
+def test_arguments_are_checked() -> None:
+    generator = seeded(1, "cpu")
+    rows = random_rows(2, 2048, (), generator)
+    with pytest.raises(AssertionError, match="float32 or bfloat16"):
+        kernel.sample_rows(torch.zeros(2, 2048, dtype=torch.float64), rows)
+    with pytest.raises(AssertionError, match="contiguous"):
+        kernel.sample_rows(torch.zeros(2048, 2).t(), rows)
+    with pytest.raises(AssertionError, match="vocabulary"):
+        kernel.sample_rows(torch.zeros(2, 1024), rows)
+
+
+def test_the_twin_keeps_what_was_asked() -> None:
+    generator = seeded(2, "cpu")
+    logits_RV = random_logits("ties", 6, 2048, generator)
+    rows = random_rows(6, 2048, ("temperature", "top_k"), generator)
+    assert twin.sample_rows(logits_RV, rows).kept_R.tolist() == rows.top_k_R.tolist()
+    assert twin.sample_rows(logits_RV[[3, 1]], some_rows(rows, [3, 1])).token_R.shape == (2,)
+
+
+@pytest.mark.gpu
+def test_philox_words_are_the_twins() -> None:
+    ids = torch.arange(V, device="cuda")
+    for seed, position, stream in ((0, 0, 0), (2**61 + 12345, 2**33 + 17, 2), (2**63 - 1, 2**40 - 1, 13)):
+        seed_, position_ = (torch.tensor(x, device="cuda") for x in (seed, position))
+        word0, word1 = twin.philox_words(seed_, position_, ids, stream)
+        assert torch.equal(kernel.noise_words(seed, position, stream, 0, V, "cuda"), word0 | word1 << 32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("kind", "features"),
+    [(KINDS[(i + j) % 5], name) for i, name in enumerate(ALONE) for j in (0, 2)] + [(kind, "all") for kind in KINDS],
+)
+def test_values(kind: str, features: str) -> None:
+    generator = seeded(sum(map(ord, kind + features)))
+    logits_RV = random_logits(kind, 10, V, generator)
+    if features == "all":
+        logits_RV[0, 5], logits_RV[1, 7], logits_RV[2] = torch.nan, torch.inf, -torch.inf
+        logits_RV[3, : V // 2] = -torch.inf
+        logits_RV[4, 9] = -torch.nan
+    rows = random_rows(10, V, ALONE[features], generator)
+    want = twin.sample_rows(logits_RV, rows, columns=21, rounded=True)
+    assert_equal(kernel.sample_rows(logits_RV, rows, columns=21), want)
+
+
+@pytest.mark.gpu
+def test_bfloat16_and_a_small_vocabulary() -> None:
+    generator = seeded(5)
+    for vocabulary in (2048, 2080, 131072):
+        logits_RV = random_logits("normal", 16, vocabulary, generator)
+        rows = random_rows(16, vocabulary, FEATURES, generator, share=0.5)
+        for logits in (logits_RV, logits_RV.bfloat16()):
+            got = kernel.sample_rows(logits, rows, columns=129)
+            assert_equal(got, twin.sample_rows(logits, rows, columns=129, rounded=True))
+
+
+@pytest.mark.gpu
+def test_tokens_differ_within_two_units_only() -> None:
+    """512 mixed rows against the float64 sampler, edits unrounded: differences are counted, and each is explained."""
+    different = cuts = 0
+    for seed in range(2):
+        logits_RV, rows = mixed(256, seed)
+        got, want = kernel.sample_rows(logits_RV, rows), twin.sample_rows(logits_RV, rows)
+        assert torch.equal(got.fault_R, want.fault_R)
+        moved = (got.kept_R - want.kept_R).abs()
+        cuts += int((moved > 0).sum())
+        assert int(moved.max()) <= 2
+        for r in (got.token_R != want.token_R).nonzero().flatten().tolist():
+            different += 1
+            assert moved[r] or gap_units(logits_RV[r], rows, r, int(got.token_R[r]), int(want.token_R[r])) <= 2
+    print(f"{different} of 512 tokens differ; {cuts} cuts moved")
+    assert different <= 1 and cuts <= 5
+
+
+def gap_units(logits_V: Tensor, rows: SamplingRows, r: int, *tokens: int) -> float:
+    """How far two tokens' scores with noise are apart in float64, in units in the last place of a float32."""
+    ids = torch.tensor(tokens, device=logits_V.device)
+    scores = twin.edited_logits(logits_V, rows, r)[ids]
+    if rows.temperature_R[r] >= twin.GREEDY_BELOW:
+        noise = twin.gumbel(*twin.philox_words(rows.seed_R[r], rows.position_R[r], ids, 0))
+        scores = scores / rows.temperature_R[r] + noise
+    return float((scores[0] - scores[1]).abs() / 2.0 ** (math.floor(math.log2(float(scores.abs().max()))) - 23))
+
+
+@pytest.mark.gpu
+def test_a_row_has_the_same_bits_in_any_company() -> None:
+    logits_RV, rows = mixed(256, 11)
+    rows.num_logprobs_R[::5] = 20
+    want = kernel.sample_rows(logits_RV, rows, columns=21)
+    for size in (1, 2, 7, 64):
+        chosen = torch.randperm(256, generator=torch.Generator().manual_seed(size))[:size].tolist()
+        company = logits_RV[chosen].clone()
+        guests = torch.full((3, V), torch.nan, device="cuda")
+        guests[1] = torch.inf
+        some = some_rows(rows, [*chosen, 0, 4, 8])
+        got = kernel.sample_rows(torch.cat([company, guests]), some, columns=21)
+        for name, x in want._asdict().items():
+            ours, theirs = getattr(got, name)[:size], x[chosen]
+            assert torch.equal(ours.view(torch.int32), theirs.view(torch.int32)), name
+    again = kernel.sample_rows(logits_RV, rows, columns=21)
+    assert all(torch.equal(x.view(torch.int32), y.view(torch.int32)) for x, y in zip(again, want))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("features", ["temperature", "top_k", "top_p", "min_p"])
+def test_draws_follow_the_distribution(features: str) -> None:
+    num, vocabulary, generator = 8192, 2048, seeded(21)
+    logits_V = random_logits("peaked", 1, vocabulary, generator)[0]
+    rows = some_rows(random_rows(1, vocabulary, ALONE[features], generator), [0] * num)
+    rows.position_R.copy_(torch.arange(num))
+    tokens = kernel.sample_rows(logits_V.expand(num, vocabulary), rows).token_R
+    scores_V = logits_V.double() / rows.temperature_R[0]
+    filters = int(rows.top_k_R[0]), float(rows.top_p_R[0]), float(rows.min_p_R[0])
+    expected_V = torch.softmax(scores_V.masked_fill(~twin.kept_tokens(scores_V, *filters), -torch.inf), 0)
+    counts_V = torch.bincount(tokens, minlength=vocabulary)
+    assert p_value(counts_V.cpu().numpy(), expected_V.cpu().numpy()) > 1e-4
+
+
+def peers(logits: list[Tensor], rows: SamplingRows, features: str) -> dict:
+    """On the same logits with the same filters; none of them has penalties, masks, min-p or log probabilities."""
+    import kernel_peers
+
+    top_k_R = torch.where(rows.top_k_R > 0, rows.top_k_R, V).int()
+    found = kernel_peers.sample([(x, rows.temperature_R.float(), top_k_R, rows.top_p_R.float()) for x in logits])
+    if features == "top_p":
+        found["torch sort top-p"] = [lambda x=x: sort_top_p(x, 0.9) for x in logits]
+    return found
+
+
+def sort_top_p(logits_RV: Tensor, share: float) -> Tensor:
+    ordered_RV, order_RV = torch.softmax(logits_RV, 1).sort(1, descending=True)
+    ordered_RV = ordered_RV.masked_fill(ordered_RV.cumsum(1) - ordered_RV > share, 0)
+    return order_RV.gather(1, torch.multinomial(ordered_RV, 1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("num_rows", "features"),
+    [(256, name) for name in ("mixed", *ALONE)]
+    + [(n, name) for n in (1, 64) for name in ("mixed", "temperature", "top_p")],
+)
+def test_speed(num_rows: int, features: str, timed, request) -> None:
+    if request.config.getoption("--time") is None:
+        pytest.skip("nothing is timed")
+    if features == "mixed":
+        logits, rows = mixed(num_rows, 3)
+        copies = [logits, *(logits.clone() for _ in range(2 if num_rows == 256 else 7))]
+    else:
+        generator = seeded(4)
+        copies = [random_logits("normal", num_rows, V, generator) for _ in range(3 if num_rows == 256 else 8)]
+        rows = random_rows(num_rows, V, ALONE[features], generator)
+    calls = [lambda x=x: kernel.sample_rows(x, rows, columns=21) for x in copies]
+    timed("sample rows", f"{num_rows} rows, {features}", calls, moved_bytes=4 * num_rows * V, runs=20,
+          peers=peers(copies, rows, features) if features in ("temperature", "top_p", "filters") else {},
+          target="<= 68 us" if num_rows == 256 and features == "mixed" else "")  # fmt: skip
