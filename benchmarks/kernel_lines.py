@@ -27,7 +27,8 @@ def reached(line: Line) -> bool | None:
     """Whether the line reaches its target; None where it has none.
 
     A target begins with ≥, ≤ (or >=, <=) or “within”, a number and TF, TB/s, GB/s, % (of the bound), µs (us), × (x: the
-    floor) or passes, which are floors too. Raises ValueError where it does not.
+    floor) or passes, which are floors too; the floor is that of the bus where the line has `host_floor_us`. Raises
+    ValueError where it does not.
     """
     if not line.get("target"):
         return None
@@ -35,6 +36,7 @@ def reached(line: Line) -> bool | None:
     if found is None:
         raise ValueError(f"target {line['target']!r} of {line['op']}: write ≥, ≤ or within, a number, then a unit")
     sign, number, unit = found.groups()
+    floor_us = line.get("host_floor_us", line["floor_us"])
     value = {
         "TF": line["tflops"],
         "TB/s": line["gbytes_per_s"] / 1e3,
@@ -42,7 +44,7 @@ def reached(line: Line) -> bool | None:
         "%": 100 * line["share"],
         "µs": line["median_us"],
         "us": line["median_us"],
-    }.get(unit, line["median_us"] / line["floor_us"] if line["floor_us"] else float("inf"))
+    }.get(unit, line["median_us"] / floor_us if floor_us else float("inf"))
     return value >= float(number) if sign in ("≥", ">=") else value <= float(number)
 
 

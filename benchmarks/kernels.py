@@ -44,11 +44,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="words of test names")
     args = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("no CUDA device here: kernels are timed on a GPU")
+        sys.exit(
+            "no CUDA device here: kernels are timed on a GPU; for what is missing type: python -m deepinfer doctor"
+        )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "lines.jsonl"
         status = run(args.only, file)
         lines = read(file)
+    if not lines:
+        words = f" with {' or '.join(args.only)} in its name" if args.only else ""
+        sys.exit(f"nothing was timed: no GPU test{words} timed anything" if status in (0, 5) else status)
     console = Console()
     console.print(table(lines))
     for notice in notices(lines):

@@ -112,27 +112,28 @@ def _beside_published(lines: Sequence[Line], published: dict[str, Any]) -> list[
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--write", action="store_true", help="put the tables between the markers of both pages")
-    parser.add_argument("--check", action="store_true", help="fail where a page is not current")
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--write", action="store_true", help="put the tables between the markers of both pages")
+    asked.add_argument("--check", action="store_true", help="fail where a page is not current")
     args = parser.parse_args()
     lines = latest(read(RESULTS / "kernels.jsonl"))
     if not lines:
         sys.exit("no lines yet; on a GPU type: python benchmarks/kernels.py --record")
     published = yaml.safe_load(PUBLISHED.read_text("utf-8"))
     texts = {"performance": full_report(lines, published), "readme": short_report(lines)}
-    stale = []
-    for name, text in texts.items():
-        page = PAGES[name].read_text("utf-8")
-        if BEGIN not in page or END not in page:
-            sys.exit(f"{PAGES[name].name} lacks the lines {BEGIN} and {END}")
-        if between(page, BEGIN, END) != text:
-            stale.append(PAGES[name].name)
-            if args.write:
-                PAGES[name].write_text(put_between(page, BEGIN, END, text), "utf-8")
+    pages = {name: PAGES[name].read_text("utf-8") for name in texts}
     if not args.write and not args.check:
         print("\n\n".join(texts.values()))
-    elif args.check and stale:
-        sys.exit(f"out of date: {', '.join(stale)}; type: python benchmarks/kernels_report.py --write")
+        return
+    for name, page in pages.items():  # all, before any is written
+        if BEGIN not in page or END not in page:
+            sys.exit(f"{PAGES[name].name} lacks the lines {BEGIN} and {END}, between which its table goes")
+    stale = [name for name, text in texts.items() if between(pages[name], BEGIN, END) != text]
+    if args.check and stale:
+        names = ", ".join(PAGES[name].name for name in stale)
+        sys.exit(f"out of date: {names}; type: python benchmarks/kernels_report.py --write")
+    for name in stale:
+        PAGES[name].write_text(put_between(pages[name], BEGIN, END, texts[name]), "utf-8")
 
 
 if __name__ == "__main__":

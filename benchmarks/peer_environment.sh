@@ -10,11 +10,21 @@
 # of elfutils (libdw-dev). Its source package is named deepinfer-gemm but calls itself deepgemm unless DG_PACKAGE_NAME says
 # otherwise, and pip refuses the mismatch; built in place it lacks the headers that its first FP8 product compiles.
 set -euo pipefail
+case ${1:-} in -*)
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+  [[ $1 == -h || $1 == --help ]] && exit 0
+  echo "no option $1; the one argument is a folder" >&2 && exit 2
+  ;;
+esac
 cd "$(dirname "$0")/.."
 folder=${1:-.venv-peers}
 python=${PYTHON:-.venv/bin/python}
+stop() { echo "$1" >&2 && exit 1; }
 
-"$python" -c "import torch, triton; assert torch.version.cuda, 'torch without CUDA'"
+command -v "$python" >/dev/null || stop "no $python here; type: make setup, or set PYTHON to a Python with torch and triton"
+"$python" -c "import torch, triton" || stop "$python lacks torch or triton; type: pip install -e '.[sm90]'"
+"$python" -c "import sys, torch; sys.exit(not torch.version.cuda)" ||
+  stop "the torch of $python is built without CUDA; reinstall torch from PyPI, whose wheels for Linux are CUDA builds"
 "$python" -m venv "$folder"
 inside=$("$folder/bin/python" -c "import sysconfig; print(sysconfig.get_path('purelib'))")
 "$python" -c "import sysconfig; print(sysconfig.get_path('purelib'))" >"$inside/torch_of_the_project.pth"

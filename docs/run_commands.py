@@ -7,7 +7,8 @@ and without a network; blocks that begin with ```LANGUAGE file=PATH are written 
 code 0, unless its comment says `exits N`; one that asks for an accelerator and runs may also end with 4, "device missing".
 
 Three kinds do not run, and are counted apart as checked only: targets of make and scripts of the checkout
-(`python benchmarks/…`), which must be there; and lines of pip and git, whose words are all that is read.
+(`python benchmarks/…`, `python -m pytest tests/…`), which must be there; and lines of pip and git, whose words are all that
+is read.
 """
 
 import argparse
@@ -77,9 +78,9 @@ def _looked_at(plain: str) -> str | None:
     if plain.startswith("make "):
         done = subprocess.run([*shlex.split(plain), "--dry-run"], capture_output=True, cwd=ROOT, check=False)
         return "" if done.returncode == 0 else "no such target"
-    script = re.match(r"python ((?:benchmarks|examples|docs|tests)/\S+\.py)", plain)
+    script = re.match(r"(?:python|bash|python -m pytest) ((?:benchmarks|examples|docs|tests)/\S+)", plain)
     if script:
-        return "" if (ROOT / script[1]).is_file() else "no such script"
+        return "" if (ROOT / script[1]).exists() else "no such script"
     return "" if plain.startswith(("pip ", "python -m pip ", "git ")) else None
 
 

@@ -60,13 +60,14 @@ def launch_fp4(
 ) -> None:
     """One launch over what check_rows has seen; with routing weights and a limit the kernel that ends in SwiGLU."""
     experts, outputs, columns = weight.shape
-    launch = _program(columns, outputs, limit, out.shape[0] > WIDE_ROWS * experts)
-    blocks = num_multiprocessors(x_TK.device.index or 0)
+    device = x_TK.device.index
+    launch = _program(device, columns, outputs, limit, out.shape[0] > WIDE_ROWS * experts)
+    blocks = num_multiprocessors(device)
     launch((blocks,), x_TK, rows_P, starts_E1, weight.pieces_EMCB, weights_P, out, weight.counter_2, experts)
 
 
 @cache
-def _program(columns: int, outputs: int, limit: float | None, wide: bool) -> Launch:
+def _program(device: int, columns: int, outputs: int, limit: float | None, wide: bool) -> Launch:
     shape = WIDE if wide else NARROW
     swiglu = {"FUSED": 0} if limit is None else {"FUSED": 1, "LIMIT": f"{float(limit)}f"}
     program = CudaProgram("cuda_fp4_experts.cu", {"K": columns, "N_OUT": outputs, **swiglu, **shape})

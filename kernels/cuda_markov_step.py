@@ -57,16 +57,15 @@ def markov_step(
     assert base_BV.stride(0) % 8 == hidden_BD.stride(0) % 8 == hidden_BD.shape[1] % 8 == 0, (
         "rows are multiples of 16 bytes"
     )
-    assert previous_B.dtype == torch.int32 and temperature_B.dtype == torch.float64, (
-        "tokens int32, temperatures float64"
-    )
+    _check_rows(num_rows, hidden_BD.shape[1], previous_B, projection_X, seed_B, position_B, temperature_B)
     if out is None:
         out = MarkovStep(previous_B.new_empty(num_rows), temperature_B.new_empty(num_rows, dtype=torch.float32))
     for at in (slice(first, first + MAX_ROWS) for first in range(0, num_rows, MAX_ROWS)):
         base, previous, hidden = base_BV[at], previous_B[at], hidden_BD[at]
         rows, (token, evidence) = len(base), (x[at] for x in out)
         padded = (rows + 15) // 16 * 16
-        _kernel(base.dtype == torch.bfloat16, _STATE_BYTES + padded * _LINE_BYTES)(
+        kernel = _kernel(base.device.index, base.dtype == torch.bfloat16, _STATE_BYTES + padded * _LINE_BYTES)
+        kernel(
             (num_multiprocessors(base.device.index),), base, base.stride(0), head_VR, embed_VR, previous, previous.stride(0),
             hidden, hidden.stride(0), hidden.shape[1], projection_X, seed_B[at], position_B[at], ahead, temperature_B[at],
             stream, rows, vocabulary, work.best_B, work.finished, token, token.stride(0), evidence, evidence.stride(0),
@@ -74,7 +73,25 @@ def markov_step(
     return out
 
 
+def _check_rows(
+    num_rows: int,
+    hidden: int,
+    previous_B: Tensor,
+    projection_X: Tensor,
+    seed_B: Tensor,
+    position_B: Tensor,
+    temperature_B: Tensor,
+) -> None:
+    assert previous_B.dtype == torch.int32 and temperature_B.dtype == torch.float64, (
+        "tokens int32, temperatures float64"
+    )
+    assert seed_B.dtype == position_B.dtype == torch.int64, "seeds and positions int64"
+    assert all(len(x) == num_rows for x in (previous_B, seed_B, position_B, temperature_B)), "one of each a row"
+    assert all(x.is_contiguous() for x in (seed_B, position_B, temperature_B, projection_X)), "they are contiguous"
+    assert projection_X.numel() == hidden + RANK, "the projection reads the hidden state and the token's embedding"
+
+
 @cache
-def _kernel(bfloat16: bool, shared_bytes: int) -> Launch:
+def _kernel(device: int, bfloat16: bool, shared_bytes: int) -> Launch:
     program = CudaProgram("cuda_markov_step.cu", {"THREADS": THREADS, "BF16": int(bfloat16)})
     return program.kernel("markov_step", threads=THREADS, shared_bytes=shared_bytes)

@@ -131,6 +131,10 @@ def _keep(path: Path, cubin: bytes) -> None:
 
 def _argument(value: Any) -> tuple[Any, Any]:
     if isinstance(value, Tensor):
+        assert value.is_cuda, f"kernels take tensors of a CUDA device, this one is on {value.device}"
+        assert value.device.index == torch.cuda.current_device(), (
+            f"the tensor is on {value.device}, the current device is cuda:{torch.cuda.current_device()}: torch.cuda.set_device"
+        )
         return value.data_ptr(), ctypes.c_void_p
     if value is None:
         return 0, ctypes.c_void_p

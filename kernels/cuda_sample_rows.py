@@ -4,6 +4,7 @@ A cluster of eight blocks keeps a row in its shared memory; see cuda_sample_rows
 """
 
 import ctypes
+from dataclasses import fields
 from functools import cache
 
 import torch
@@ -16,6 +17,8 @@ THREADS, RESIDENT = 256, 3  # of a block; blocks on one multiprocessor
 BLOCKS = 8  # a row's
 MAX_VOCABULARY = 1 << 17
 _STATE_BYTES = 12032  # of shared memory, beside the logits
+WIDE = ("seed_R", "position_R")  # int64
+FINE = ("temperature_R", "top_p_R", "min_p_R", "repetition_R", "frequency_R", "presence_R", "edit_biases_E")  # float64
 
 
 def sample_rows(logits_RV: Tensor, rows: SamplingRows, *, stream: int = 0, columns: int = 0) -> SampledRows:
@@ -35,16 +38,26 @@ def sample_rows(logits_RV: Tensor, rows: SamplingRows, *, stream: int = 0, colum
     )
     assert 0 <= columns <= 129, "at most 128 log probabilities beside the chosen token's"
     assert rows.masks_MW.shape[1] == vocabulary // 32, "a mask has a bit for every token"
+    _check_rows(num_rows, rows)
     out = _result(num_rows, columns, logits_RV.device)
     if num_rows:
         shared_bytes = _STATE_BYTES + vocabulary // BLOCKS * 4
-        _kernel(logits_RV.dtype == torch.bfloat16, shared_bytes)(
+        _kernel(logits_RV.device.index, logits_RV.dtype == torch.bfloat16, shared_bytes)(
             (BLOCKS * num_rows,), logits_RV, logits_RV.stride(0) * logits_RV.itemsize, vocabulary, stream,
             rows.seed_R, rows.position_R, rows.temperature_R, rows.top_p_R, rows.min_p_R, rows.repetition_R,
             rows.frequency_R, rows.presence_R, rows.top_k_R, rows.num_logprobs_R, rows.processed_R, rows.mask_row_R,
             rows.masks_MW, rows.edit_starts_X, rows.edit_ids_E, rows.edit_biases_E, rows.edit_counts_E, columns, *out,
         )  # fmt: skip
     return out
+
+
+def _check_rows(num_rows: int, rows: SamplingRows) -> None:
+    for field in fields(rows):
+        tensor = getattr(rows, field.name)
+        dtype = torch.int64 if field.name in WIDE else torch.float64 if field.name in FINE else torch.int32
+        assert tensor.dtype == dtype and tensor.is_contiguous(), f"{field.name} is contiguous {dtype}"
+        assert not field.name.endswith("_R") or len(tensor) == num_rows, f"{field.name} has a number for every row"
+    assert len(rows.edit_starts_X) == num_rows + 1, "edit_starts_X has a number for every row and the end"
 
 
 def noise_words(seed: int, position: int, stream: int, first: int, count: int, device: torch.device | str) -> Tensor:
@@ -68,6 +81,6 @@ def _program(bfloat16: bool) -> CudaProgram:
 
 
 @cache
-def _kernel(bfloat16: bool, shared_bytes: int) -> Launch:
+def _kernel(device: int, bfloat16: bool, shared_bytes: int) -> Launch:
     program = _program(bfloat16)
     return program.kernel("sample_rows", threads=THREADS, shared_bytes=shared_bytes, cluster=(BLOCKS, 1, 1))

@@ -48,6 +48,12 @@ def sparse_attention(
     assert (kinds[0] == "plain") == (kinds[1] == "plain"), "both stores are packed, or both hold bf16"
     stores = [_store(window_ABR, window_rows_TW), _store(selected_ABR, selected_rows_TS)]
     rows, window = window_rows_TW.shape
+    assert rows == len(selected_rows_TS) == len(q_THK), (
+        "a list of window rows and one of selected rows for each row of q"
+    )
+    assert window + selected_rows_TS.shape[1] >= 2 * TILE, (
+        f"at least {2 * TILE} slots: the last block of keys adds to others"
+    )
     out_THK = torch.empty_like(q_THK)
     if not rows:
         return out_THK
@@ -55,7 +61,8 @@ def sparse_attention(
     can_spread = kinds[0] != "plain" and window + selected_rows_TS.shape[1] <= MOST_SPREAD_SLOTS
     spread = can_spread and rows * SPREAD <= num_blocks if spread is None else spread
     assert can_spread or not spread, f"packed rows and at most {MOST_SPREAD_SLOTS} slots are spread"
-    attend = _kernel(window, selected_rows_TS.shape[1], FORMATS[kinds[0]], FORMATS[kinds[1]], spread)
+    formats = FORMATS[kinds[0]], FORMATS[kinds[1]]
+    attend = _kernel(q_THK.device.index, window, selected_rows_TS.shape[1], *formats, spread)
     attend(
         (rows * SPREAD if spread else min(rows, num_blocks),),
         q_THK, *stores[0], *stores[1], window_rows_TW, selected_rows_TS, window_rows_TW.stride(0),
@@ -65,7 +72,7 @@ def sparse_attention(
 
 
 @cache
-def _kernel(window: int, selected: int, window_format: int, selected_format: int, spread: bool) -> Launch:
+def _kernel(device: int, window: int, selected: int, window_format: int, selected_format: int, spread: bool) -> Launch:
     macros = {"WINDOW": window, "SELECTED": selected}
     macros |= {"WINDOW_FORMAT": window_format, "SELECTED_FORMAT": selected_format}
     program = CudaProgram("cuda_sparse_attention.cu", macros)
@@ -80,12 +87,14 @@ def _check(q_THK: Tensor, sink_H: Tensor, rope_T2F: Tensor) -> None:
     assert q_THK.shape == (rows, HEADS, HEAD_DIM) and q_THK.dtype == torch.bfloat16, "q is bf16 [T, 64, 512]"
     assert q_THK.is_contiguous() and q_THK.data_ptr() % 16 == 0, "q is contiguous and aligned to 16 bytes"
     assert sink_H.shape == (HEADS,) and sink_H.dtype == torch.float32, "one float32 sink a head"
+    assert sink_H.is_contiguous(), "sinks are contiguous"
     assert rope_T2F.shape == (rows, 2, FREQUENCIES) and rope_T2F.dtype == torch.float32, "float32 cosines and sines"
     assert rope_T2F.is_contiguous(), "rope is contiguous"
 
 
 def _store(store_ABR: Tensor, rows_TJ: Tensor) -> tuple[Tensor, ctypes.c_uint64, int, int, ctypes.c_uint32, int]:
     """Address, bytes from block to block and from row to row, rows of a block, a factor and a shift that divide by them."""
+    assert store_ABR.dtype in (torch.uint8, torch.bfloat16), "a store holds packed bytes or bf16"
     item = store_ABR.element_size()
     outer, inner = store_ABR.stride(0) * item, store_ABR.stride(1) * item
     assert store_ABR.shape[0], "a store has a first row, which is read in the place of hidden ones"

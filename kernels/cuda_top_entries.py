@@ -38,6 +38,8 @@ def launch_choice(scores_TJ: Tensor, visible_T: Tensor, blocks_TC: Tensor | None
     assert out_TN.dtype == torch.int32 and out_TN.is_contiguous() and len(out_TN) == rows, "int32 numbers, a line a row"
     count = out_TN.shape[1]
     assert 0 < count <= MAX_COUNT, "up to 4095 numbers a row"
+    if not rows:
+        return
     cluster, elements = shape_of(rows, width // group, group)
     kernel = _kernel(scores_TJ.device.index, cluster, elements, group, blocks_TC is not None)
     kernel((rows * cluster,), scores_TJ, visible_T, blocks_TC, out_TN, width, count)

@@ -7,10 +7,10 @@ Python functions are read from the syntax tree; functions that exist only in C++
 declaration that it names. Nothing of the package is imported or run.
 """
 
+import argparse
 import ast
 import json
 import re
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -185,8 +185,13 @@ def _metadata(root: Path) -> Path:
     return found[0]
 
 
-def main(paths: list[str]) -> None:
-    for path in map(Path, paths):
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", type=Path, help="an unpacked source folder, or a wheel")
+    given = parser.parse_args()
+    for path in given.paths:
+        if not path.exists():
+            parser.error(f"{path} does not exist")
         with tempfile.TemporaryDirectory() as folder:
             if path.is_file():
                 zipfile.ZipFile(path).extractall(folder)
@@ -199,4 +204,4 @@ def main(paths: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -37,11 +37,14 @@ def test_a_source_includes_nothing_from_outside(source: Path) -> None:
 
 
 def test_an_argument_is_an_address_or_thirty_two_bits() -> None:
-    x = torch.zeros(2)
-    assert cuda_program._argument(x)[0] == x.data_ptr()
     assert cuda_program._argument(None)[0] == 0
     assert cuda_program._argument(True)[0] == 1
     assert cuda_program._argument(7)[1] is not cuda_program._argument(7.0)[1]
+
+
+def test_a_tensor_of_the_host_is_refused() -> None:
+    with pytest.raises(AssertionError, match="this one is on cpu"):
+        cuda_program._argument(torch.zeros(2))
 
 
 @pytest.mark.gpu

@@ -76,6 +76,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
         ("≤ 2.2 passes", {"median_us": 900.0}, True),
         ("<= 68 us", {"median_us": 70.0}, False),
         (">= 1.5x", {"median_us": 700.0}, True),
+        ("≤ 1.5 × floor", {"floor_us": 10.0, "host_floor_us": 400.0}, True),
         ("", {}, None),
     ],
 )
@@ -113,10 +114,18 @@ def test_tables_say_what_the_latest_lines_say(pages: Path, monkeypatch: pytest.M
     assert "| top_k | 512 of 16384, T=1: 12 µs (≤ 10 µs) | 0 of 1 | torch_topk 3.00 |" in short
 
 
-def test_a_page_without_markers_is_named(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (pages / "performance.md").write_text("nothing")
-    with pytest.raises(SystemExit, match=r"performance\.md lacks the lines"):
+@pytest.mark.parametrize("name", ["performance", "readme"])
+def test_where_a_page_lacks_markers_none_is_written(name: str, pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pages / f"{name}.md").write_text("nothing")
+    with pytest.raises(SystemExit, match=rf"{name}\.md lacks the lines"):
         run(monkeypatch, "--write")
+    assert {page.read_text() for page in pages.glob("*.md")} == {"nothing", MARKED}
+
+
+def test_both_pages_have_their_markers() -> None:
+    for page in kernels_report.PAGES.values():
+        assert page.read_text("utf-8").count(kernels_report.BEGIN) == 1, page
+        assert page.read_text("utf-8").count(kernels_report.END) == 1, page
 
 
 def test_without_lines_it_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +149,20 @@ def test_published_figures_can_be_compared() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["kernels.py"])
-    with pytest.raises(SystemExit, match="no CUDA device here"):
+    with pytest.raises(SystemExit, match=r"no CUDA device here: .* type: python -m deepinfer doctor"):
         timing_command().main()
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(5, "no GPU test with nobody or router in its name"), (0, "nothing was"), (1, "1")]
+)
+def test_where_nothing_was_timed_it_says_so(status: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = timing_command()
+    monkeypatch.setattr(sys, "argv", ["kernels.py", "--only", "nobody", "router"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(command, "run", lambda only, file: status)
+    with pytest.raises(SystemExit, match=said):
+        command.main()
 
 
 def test_the_printed_table_has_a_row_a_line() -> None:

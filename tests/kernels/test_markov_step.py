@@ -82,6 +82,17 @@ def test_arguments_are_checked() -> None:
         kernel.markov_step(**{**inputs, "previous_B": inputs["previous_B"].long()}, work=kernel.MarkovWork("cpu"))
 
 
+def test_rows_lie_as_the_kernel_reads_them() -> None:
+    inputs, projection_X = random_inputs(5, 64, 32, "cpu", 1), weights(64, 32, "cpu")["projection_X"]
+    named = {name: inputs[name] for name in ("previous_B", "seed_B", "position_B", "temperature_B")}
+    kernel._check_rows(5, 32, projection_X=projection_X, **named)
+    for name, wrong in (("seed_B", named["seed_B"].int()), ("previous_B", named["previous_B"][:4])):
+        with pytest.raises(AssertionError, match=r"int64|one of each a row"):
+            kernel._check_rows(5, 32, projection_X=projection_X, **{**named, name: wrong})
+    with pytest.raises(AssertionError, match="the projection reads"):
+        kernel._check_rows(5, 40, projection_X=projection_X, **named)
+
+
 @pytest.fixture(scope="module")
 def model() -> dict[str, Tensor]:
     return weights(V, D, "cuda")

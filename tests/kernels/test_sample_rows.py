@@ -5,6 +5,7 @@ engine's sampler), and the arguments are checked here.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -59,6 +60,16 @@ def test_arguments_are_checked() -> None:
         kernel.sample_rows(torch.zeros(2048, 2).t(), rows)
     with pytest.raises(AssertionError, match="vocabulary"):
         kernel.sample_rows(torch.zeros(2, 1024), rows)
+
+
+def test_requests_lie_as_the_kernel_reads_them() -> None:
+    rows = random_rows(6, 2048, FEATURES, seeded(3, "cpu"))
+    kernel._check_rows(6, rows)
+    kernel._check_rows(2, some_rows(rows, [3, 1]))
+    with pytest.raises(AssertionError, match="seed_R has a number for every row"):
+        kernel._check_rows(5, rows)
+    with pytest.raises(AssertionError, match=r"top_p_R is contiguous torch\.float64"):
+        kernel._check_rows(6, replace(rows, top_p_R=rows.top_p_R.float()))
 
 
 def test_the_twin_keeps_what_was_asked() -> None:
