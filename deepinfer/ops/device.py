@@ -2,9 +2,9 @@
 
 An accelerator wants fewer, larger operations than a CPU: packed weights instead of expanded ones, lists of row numbers
 instead of gathered keys, outputs of fixed size. Every field has one twin in this package, made of the twins of `Ops`; two
-implementations of a field take the same required arguments and agree within the bound that the field's tests state; a kernel
-may take more by keyword (its docstring says what). Integers that are chosen (top-k, experts, tokens) agree exactly, given
-equal scores. Kernels that keep a workspace serve one launch at a time: one stream, no parallel branches of a graph.
+implementations of a field take the same arguments and agree within the bound that the field's tests state. Integers that are
+chosen (top-k, experts, tokens) agree exactly, given equal scores. Kernels that keep a workspace serve one launch at a time:
+one stream, no parallel branches of a graph.
 
 `prepare_*` re-lays weights once, at load; the twins keep them as the release stores them. `markov_work(device)` makes what
 `markov_step` keeps between its blocks.

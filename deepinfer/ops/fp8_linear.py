@@ -28,14 +28,20 @@ class Fp8Weight:
         return dequantise_fp8_blocks(self.codes_NK, self.scale, dtype)
 
 
-def fp8_linear(x_TK: Tensor, weight: Fp8Weight) -> Tensor:
-    """x · weightᵀ [T, N] in x's dtype; x on the FP8 grid (`quantise_activation`), in bfloat16 summed in float32."""
+def fp8_linear(x_TK: Tensor, weight: Fp8Weight, *, invariant: bool = True) -> Tensor:
+    """x · weightᵀ [T, N] in x's dtype; x on the FP8 grid (`quantise_activation`), in bfloat16 summed in float32.
+
+    `invariant=False` lets a kernel sum in an order that depends on the number of rows; the twin never does.
+    """
     dtype = working_dtype(x_TK.dtype)
     return linear(x_TK.to(dtype), weight.numbers(dtype)).to(x_TK.dtype)
 
 
-def fp8_grouped_linear(x_TGK: Tensor, weight: Fp8Weight) -> Tensor:
-    """Block-diagonal product [T, N] in x's dtype: group g of x meets rows g · N / G … of the weight. Any x."""
+def fp8_grouped_linear(x_TGK: Tensor, weight: Fp8Weight, *, invariant: bool = True) -> Tensor:
+    """Block-diagonal product [T, N] in x's dtype: group g of x meets rows g · N / G … of the weight. Any x.
+
+    `invariant`: see `fp8_linear`.
+    """
     dtype = working_dtype(x_TGK.dtype)
     weight_GNK = weight.numbers(dtype).unflatten(0, (x_TGK.shape[1], -1))
     return grouped_linear(x_TGK.to(dtype), weight_GNK).to(x_TGK.dtype)

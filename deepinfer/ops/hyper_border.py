@@ -48,10 +48,15 @@ def hyper_border(
     norm_eps: float,
     eps: float,
     iterations: int,
+    *,
+    quantise: bool = True,
+    collapsed: bool = False,
+    narrow: bool | None = None,
 ) -> Border:
     """Ends a site whose sublayer gave `out_TD` and begins the next: mix, coefficients, collapse with the ended site's A, norm.
 
     Without `out_TD` the streams stay as they are (the first site; after an engram). Without `begun` nothing follows but a norm.
+    A kernel leaves out what `quantise` and `collapsed` do not ask for and follows `narrow`; the twin gives all.
     """
     if out_TD is not None:
         x_TND = hyper_mix(x_TND, out_TD, ended.mixing_TMN, ended.write_TN)

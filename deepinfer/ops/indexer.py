@@ -26,13 +26,15 @@ def paged_index_scores(
     sequence_T: Tensor,
     visible_T: Tensor,
     out_TJ: Tensor,
+    rows_together: int = 1,
 ) -> Tensor:
     """Scores of every visible entry into out [T, J], -inf behind them. A kernel may leave alone what is not visible.
 
-    Entry j of sequence s is row j mod B of block tables[s, j // B]. Rows of one sequence are adjacent.
+    Entry j of sequence s is row j mod B of block tables[s, j // B]. Rows of one sequence are adjacent;
+    `rows_together` of them may share a kernel's reads of keys, with the same bits.
     """
     out_TJ.fill_(-torch.inf)
-    if int(visible_T.max()) > 0:
+    if len(visible_T) and int(visible_T.max()) > 0:
         with out_TJ.device:
             scores_TJ = index_scores(q_TIK, weight_TI, "index", store_ABR, tables_SB, sequence_T, visible_T)
         out_TJ[:, : scores_TJ.shape[1]] = scores_TJ
@@ -88,9 +90,10 @@ def candidate_blocks(scores_TJ: Tensor, visible_T: Tensor, out_TC: Tensor) -> Te
     return out_TC.copy_(best_entries(torch.where(chosen, 0.0, -torch.inf), out_TC.shape[1]))
 
 
-def rotate_quantise_index_q(q_TIK: Tensor, rope_T2F: Tensor) -> Tensor:
+def rotate_quantise_index_q(q_TIK: Tensor, rope_T2F: Tensor, out_TIK: Tensor | None = None) -> Tensor:
     """q [T, I, K] with its last 2F dims turned by rope [T, 2, F] (cosines, sines), then rounded to the FP4 index grid."""
-    return fake_index(rotate(q_TIK, rope_T2F))
+    turned_TIK = fake_index(rotate(q_TIK, rope_T2F))
+    return turned_TIK if out_TIK is None else out_TIK.copy_(turned_TIK)
 
 
 def _visible_scores(scores_TJ: Tensor, visible_T: Tensor) -> Tensor:

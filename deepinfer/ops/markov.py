@@ -32,6 +32,7 @@ def markov_step(
     work: object = None,
     ahead: int = 0,
     stream: int = 0,
+    out: MarkovStep | None = None,
 ) -> MarkovStep:
     """logits = base + head · embed[previous]; token = argmax(logits / temperature + Gumbel noise of `position` + `ahead`).
 
@@ -51,4 +52,5 @@ def markov_step(
     best_BV = scores_BV == scores_BV.amax(1, keepdim=True)
     token_B = torch.where(best_BV, ids_V, len(ids_V)).amin(1)
     evidence_B = torch.cat((hidden_BD, embed_BR), 1).to(wide) @ projection_X.to(wide)
-    return MarkovStep(token_B.masked_fill(~fine_B, -1).int(), evidence_B.float())
+    step = MarkovStep(token_B.masked_fill(~fine_B, -1).int(), evidence_B.float())
+    return step if out is None else MarkovStep(*(kept.copy_(new) for kept, new in zip(out, step)))

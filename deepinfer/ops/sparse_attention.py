@@ -21,12 +21,14 @@ def sparse_attention(
     sink_H: Tensor,
     scale: float,
     rope_T2F: Tensor,
+    spread: bool | None = None,
 ) -> Tensor:
     """[T, H, K] of q's dtype from q before its rotation.
 
     A store is a view [A, B, R] of uint8 rows (R = K + K/32: FP8 window rows; R = K/2 + K/16: FP4 main rows) or of numbers
     (R = K); row number i is row i % B of block i // B. Lists hold int32 row numbers, -1 where a slot is hidden. Keys are
-    values too. The sink only enters the denominator, so a row that sees no key is all zeros.
+    values too. The sink only enters the denominator, so a row that sees no key is all zeros. `spread`: whether a kernel gives a
+    row to several blocks, None: where it pays; the bits are the same.
     """
     q_THK = rotate(q_THK, rope_T2F)
     keys = [_listed(window_ABR, window_rows_TW, q_THK)]

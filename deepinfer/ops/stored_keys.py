@@ -13,12 +13,19 @@ from deepinfer.ops.rotate import rotate
 
 
 def norm_rope_store_window(
-    key_TK: Tensor, weight_K: Tensor, eps: float, rope_T2F: Tensor, store_ABR: Tensor, rows_T: Tensor
-) -> Tensor:
-    """Window keys into ring rows `rows_T` (-1: nowhere). Returns all of them as they read back [T, K]."""
+    key_TK: Tensor,
+    weight_K: Tensor,
+    eps: float,
+    rope_T2F: Tensor,
+    store_ABR: Tensor,
+    rows_T: Tensor,
+    *,
+    keys: bool = False,
+) -> Tensor | None:
+    """Window keys into ring rows `rows_T` (-1: nowhere); with `keys` also returned, all of them, as they read back [T, K]."""
     rotated_TK = rotate(rms_norm(key_TK, weight_K, eps), rope_T2F)
     store_numbered("window", store_ABR, rows_T, rotated_TK)
-    return quantise_activation(rotated_TK)
+    return quantise_activation(rotated_TK) if keys else None
 
 
 def compress_store(

@@ -100,7 +100,7 @@ def test_speed_of_scores(case: Speed, timed, request) -> None:
 @pytest.mark.parametrize("rows", [1, 64])
 def test_speed_of_candidate_scores(rows: int, timed) -> None:
     """2048 random blocks of 65,536 entries a row: 16,384 keys in pieces of 544 bytes."""
-    copies = [inputs(Speed(rows, 65536)) for _ in range(1 if rows == 64 else 32)]
+    copies = [inputs(Speed(rows, 65536)) for _ in range(1 if rows == 64 else 128)]
     blocks = torch.rand(rows, 8192, device="cuda").topk(2048).indices.sort().values.int()
     out = torch.empty(rows, 16384, device="cuda")
     calls = [lambda x=x: candidate_scores(*x, blocks, out) for x in copies]

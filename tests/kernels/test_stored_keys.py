@@ -5,6 +5,7 @@ that change, by one. Rotation and packing are exact.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -88,8 +89,8 @@ def test_window(device: str) -> None:
     rows = 13 if device == "cpu" else 261
     found = check_store(
         "window",
-        key_store("window", lambda *args: norm_rope_store_window(*args, keys=True), rows, device),
-        twin := key_store("window", stored_keys.norm_rope_store_window, rows, device),
+        key_store("window", partial(norm_rope_store_window, keys=True), rows, device),
+        twin := key_store("window", partial(stored_keys.norm_rope_store_window, keys=True), rows, device),
         key_store("window", stored_keys.norm_rope_store_window, rows, device, torch.float64),
         rows,
         device,
