@@ -36,7 +36,6 @@ def reached(line: Line) -> bool | None:
     if found is None:
         raise ValueError(f"target {line['target']!r} of {line['op']}: write ≥, ≤ or within, a number, then a unit")
     sign, number, unit = found.groups()
-    floor_us = line.get("host_floor_us", line["floor_us"])
     value = {
         "TF": line["tflops"],
         "TB/s": line["gbytes_per_s"] / 1e3,
@@ -44,8 +43,14 @@ def reached(line: Line) -> bool | None:
         "%": 100 * line["share"],
         "µs": line["median_us"],
         "us": line["median_us"],
-    }.get(unit, line["median_us"] / floor_us if floor_us else float("inf"))
+    }.get(unit, times_floor(line))
     return value >= float(number) if sign in ("≥", ">=") else value <= float(number)
+
+
+def times_floor(line: Line) -> float:
+    """The time as a multiple of the floor: the bus's where data comes over it."""
+    floor_us = line.get("host_floor_us", line["floor_us"])
+    return line["median_us"] / floor_us if floor_us else float("inf")
 
 
 def rate(line: Line) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 from cost_accuracy import between, put_between
-from kernel_lines import Line, beside, latest, micros, notices, rate, reached, read, verdict
+from kernel_lines import Line, beside, latest, micros, notices, rate, reached, read, times_floor, verdict
 from record import RESULTS, options
 
 HERE = Path(__file__).parent
@@ -69,7 +69,7 @@ def _against_target(line: Line) -> str:
         return f"{micros(line['median_us'])} µs"
     if "TF" in line["target"] or "B/s" in line["target"]:
         return rate(line)
-    return f"{line['share']:.0%}" if "%" in line["target"] else f"{line['median_us'] / line['floor_us']:.2f} ×"
+    return f"{line['share']:.0%}" if "%" in line["target"] else f"{times_floor(line):.2f} ×"
 
 
 def _span(ratios: Sequence[float]) -> str:

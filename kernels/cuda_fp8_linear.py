@@ -6,13 +6,12 @@ memory in the order in which threads use them: 4,096 codes and four scales as bf
 Legend: T rows · K inputs · N outputs · G groups.
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, num_multiprocessors
-from deepinfer.kernels.tensor_map import box_map, kernel_with_map
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, num_multiprocessors
+from deepinfer.kernels.tensor_map import box_map
 from torch import Tensor
 
 from deepinfer.ops.fp8_linear import Fp8Weight
@@ -156,7 +155,7 @@ def _launch(x_TK: Tensor, weight: PreparedFp8Weight, groups: int, invariant: boo
     cluster = segments if shape.sums == "CLUSTER" else 1
     units = -(-num_tokens // shape.tokens) * (weight.num_outputs // ROWS) * cluster
     _kernel(device, shape, cluster)(
-        units if cluster > 1 else min(units, processors * shape.resident),
+        (units if cluster > 1 else min(units, processors * shape.resident),),
         box_map(x_TK, shape.tokens),
         *(weight.records, out_TN, num_tokens, weight.num_outputs, weight.num_inputs // STEP),
         *(weight.num_outputs // groups, segments),
@@ -165,16 +164,16 @@ def _launch(x_TK: Tensor, weight: PreparedFp8Weight, groups: int, invariant: boo
 
 
 @cache
-def _kernel(device: int, shape: Shape, cluster: int) -> Callable[..., None]:
+def _kernel(device: int, shape: Shape, cluster: int) -> Launch:
     at_once = 64 if shape.tokens % 64 == 0 and shape.resident == 1 else min(shape.tokens, 32)
     place = 2 * at_once * 128
     stage = shape.depth * (shape.tokens * STEP * 2 + 2 * RECORD_BYTES) + 16
     stages = (SHARED_BYTES // shape.resident - 2048 - 64 - place) // stage
     macros = {name.upper(): value for name, value in asdict(shape).items()} | {"STAGES": stages}
-    return kernel_with_map(
-        CudaProgram("cuda_fp8_linear.cu", macros),
+    return CudaProgram("cuda_fp8_linear.cu", macros).kernel(
         "fp8_linear",
         threads=256 + (128 if shape.tokens >= 128 else 32),
         shared_bytes=1024 + 64 + place + stages * stage,
-        cluster=cluster,
+        cluster=(cluster, 1, 1) if cluster > 1 else None,
+        overlap=True,
     )

@@ -6,13 +6,12 @@ The weight is re-laid once into records of 128 × 128 codes, swizzled as wgmma r
 Legend: T rows · K inputs · N outputs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, num_multiprocessors
-from deepinfer.kernels.tensor_map import box_map, kernel_with_map
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, num_multiprocessors
+from deepinfer.kernels.tensor_map import box_map
 from torch import Tensor
 
 from deepinfer.formats.scales import decode_e8m0
@@ -76,7 +75,7 @@ def fp8_linear_128(codes_TK: Tensor, scales: Tensor, weight: PreparedFp8Weight12
     tiles = -(-num_tokens // BLOCK) * (weight.num_outputs // BLOCK)
     if num_tokens:
         _kernel(codes_TK.device.index)(
-            min(tiles, num_multiprocessors(codes_TK.device.index)),
+            (min(tiles, num_multiprocessors(codes_TK.device.index)),),
             box_map(codes_TK.view(torch.bfloat16), BLOCK),
             *(weight.records, scales, out_TN, num_tokens, weight.num_outputs, inputs // BLOCK, scales.shape[1]),
         )
@@ -84,9 +83,9 @@ def fp8_linear_128(codes_TK: Tensor, scales: Tensor, weight: PreparedFp8Weight12
 
 
 @cache
-def _kernel(device: int) -> Callable[..., None]:
+def _kernel(device: int) -> Launch:
     program = CudaProgram("cuda_fp8_linear_128.cu")
-    return kernel_with_map(program, "fp8_linear_128", threads=384, shared_bytes=SHARED_BYTES)
+    return program.kernel("fp8_linear_128", threads=384, shared_bytes=SHARED_BYTES, overlap=True)
 
 
 def _swizzled(device: torch.device) -> tuple[Tensor, Tensor]:

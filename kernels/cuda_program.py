@@ -33,11 +33,18 @@ class CudaProgram:
         self._libraries: dict[int, Any] = {}
 
     def kernel(
-        self, name: str, *, threads: int, shared_bytes: int = 0, cluster: tuple[int, int, int] | None = None
+        self,
+        name: str,
+        *,
+        threads: int,
+        shared_bytes: int = 0,
+        cluster: tuple[int, int, int] | None = None,
+        overlap: bool = False,
     ) -> Launch:
         """`launch(grid, *args)` of an extern "C" kernel on the current stream.
 
-        Arguments are tensors (their addresses), ints and bools (32 bits), floats (32 bits) or ctypes values.
+        Arguments are tensors (their addresses), ints and bools (32 bits), floats (32 bits), ctypes values, or structures of the
+        driver by value. With `overlap` a launch may begin before earlier ones of its stream end; the kernel then waits itself.
         Raises ValueError where the source does not compile for the device, or the driver refuses the kernel.
         """
         from cuda.bindings import driver
@@ -47,7 +54,9 @@ class CudaProgram:
         if shared_bytes > DEFAULT_SHARED_BYTES:
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(driver.cuFuncSetAttribute(function, limit, shared_bytes))
-        attributes = [] if cluster is None else [_cluster_attribute(cluster)]
+        attributes = [_overlap_attribute()] if overlap else []
+        if cluster is not None:
+            attributes.append(_cluster_attribute(cluster))
 
         def launch(grid: Sequence[int], *args: Any) -> None:
             config = driver.CUlaunchConfig()
@@ -142,7 +151,18 @@ def _argument(value: Any) -> tuple[Any, Any]:
         return int(value), ctypes.c_int32
     if isinstance(value, float):
         return value, ctypes.c_float
+    if hasattr(value, "getPtr"):  # a structure of the driver, such as a tensor map
+        return value, None
     return value.value, type(value)
+
+
+def _overlap_attribute() -> Any:
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
 
 
 def _cluster_attribute(cluster: tuple[int, int, int]) -> Any:

@@ -1,6 +1,5 @@
-"""Tensor maps: how the copy engine finds boxes of a row-major bfloat16 matrix; and launches that carry one."""
+"""Tensor maps: how the copy engine finds boxes of a row-major bfloat16 matrix."""
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -37,44 +36,3 @@ def _encoded(address: int, rows: int, columns: int, stride: int, box_rows: int) 
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
     )
-
-
-def kernel_with_map(
-    program: cuda_program.CudaProgram, name: str, *, threads: int, shared_bytes: int, cluster: int = 1
-) -> Callable[..., None]:
-    """`launch(grid, map, *args)`: like CudaProgram.kernel, for a kernel whose first parameter is a tensor map by value.
-
-    The launch may begin before earlier ones of its stream end: the kernel waits for them itself (`earlier_launches_wait`).
-    """
-    from cuda.bindings import driver
-
-    checked = cuda_program._checked
-    function = checked(
-        driver.cuKernelGetFunction(checked(driver.cuLibraryGetKernel(program._library(), name.encode())))
-    )
-    limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    checked(driver.cuFuncSetAttribute(function, limit, shared_bytes))
-    attributes = [_overlap_attribute()]
-    if cluster > 1:
-        attributes.append(cuda_program._cluster_attribute((cluster, 1, 1)))
-
-    def launch(grid: int, tensor_map: Any, *args: Any) -> None:
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-        config.sharedMemBytes = shared_bytes
-        config.hStream = torch.cuda.current_stream().cuda_stream
-        config.attrs, config.numAttrs = attributes, len(attributes)
-        values, types = zip((tensor_map, None), *map(cuda_program._argument, args))
-        checked(driver.cuLaunchKernelEx(config, function, (values, types), 0))
-
-    return launch
-
-
-def _overlap_attribute() -> Any:
-    from cuda.bindings import driver
-
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    attribute.value.programmaticStreamSerializationAllowed = 1
-    return attribute

@@ -6,11 +6,10 @@ Legend: T rows · I index heads · K = 128 dims, the last 2F turned · F rotated
 import torch
 import triton
 import triton.language as tl
+from deepinfer.kernels.triton_formats import fp4_power, magnitude_bits
 from torch import Tensor
 
-DIMS, GROUP = 128, 32
-FLOOR_BITS = 0x01C00000  # of 6 · 2^-126: no scale is below 2^-126
-CARRY = 0x3FFFFF  # added to a float's bits, carries into the exponent where the fraction exceeds that of 6
+DIMS = 128
 LINES = 16  # heads a program
 
 
@@ -48,10 +47,9 @@ def _rotate_quantise(q, rope, out, lines, heads, frequencies, LINES: tl.constexp
     even = _rounded_bf16(tl.where(turns_LP, even, even_LP))
     odd = _rounded_bf16(tl.where(turns_LP, odd, odd_LP))
     # magnitudes are ordered as their bits are, NaN and infinity above all
-    bits_LP = tl.maximum(_magnitude_bits(even), _magnitude_bits(odd))
+    bits_LP = tl.maximum(magnitude_bits(even), magnitude_bits(odd))
     most_LG = tl.max(tl.reshape(bits_LP, (LINES, 4, 16)), axis=2)
-    byte_LG = ((tl.maximum(most_LG, 0x01C00000) + 0x3FFFFF) >> 23) - 2
-    byte_LGP = tl.broadcast_to(tl.where(most_LG >= 0x7F800000, 255, byte_LG)[:, :, None], (LINES, 4, 16))
+    byte_LGP = tl.broadcast_to(fp4_power(most_LG)[:, :, None], (LINES, 4, 16))
     byte_LP = tl.reshape(byte_LGP, (LINES, 64))
     result = tl.reshape(tl.join(_on_grid(even, byte_LP), _on_grid(odd, byte_LP)), (LINES, 128))
     tl.store(out + place_LK, result, mask=inside_LK)
@@ -63,11 +61,6 @@ def _rounded_bf16(x):
     bits = x.to(tl.int32, bitcast=True)
     nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
     return tl.where((bits & 0x7FFFFFFF) < 0x7F800000, nearest, bits).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _magnitude_bits(x):
-    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit

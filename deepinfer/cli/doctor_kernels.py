@@ -9,8 +9,7 @@ from deepinfer.config.probes import Device, MachineFacts
 from deepinfer.interfaces.kernel_packages import BY_DISTRIBUTION
 from deepinfer.plan.catalog import BY_NAME as BACKEND
 from deepinfer.plan.catalog import Backend
-from deepinfer.plan.floors import found_version, meets
-from deepinfer.plan.prerequisites import GET, Finding, cuda_torch, library_finding
+from deepinfer.plan.prerequisites import Finding, cuda_torch, floor_finding, library_finding
 
 DRIVER = "580"  # brings CUDA 13, which the wheels of torch are built with
 CUDA_CPP = ("cuda-bindings", "nvidia-cuda-nvrtc")  # some of our kernels are CUDA C++, compiled when first used
@@ -30,15 +29,7 @@ def architecture_of(device: Device) -> str:
 
 def _findings(backend: Backend, machine: MachineFacts) -> Iterator[Finding]:
     yield _gpu(backend, machine)
-    driver = found_version("driver", machine)
-    met = meets(driver, DRIVER)
-    yield Finding(
-        what="driver",
-        needs=f"≥ {DRIVER}",
-        found=driver,
-        met=met,
-        how="" if met else GET["driver"].format(at_least=DRIVER),
-    )
+    yield floor_finding("driver", DRIVER, machine)
     yield cuda_torch(machine)
     for name in (*backend.libraries, *(CUDA_CPP if backend.name == "triton" else ())):
         yield _package(name, machine)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from deepinfer.formats import dequantise_fp4_experts
 from deepinfer.ops.arithmetic import working
+from deepinfer.ops.expert_permutation import combine, expert_permutation
 from deepinfer.ops.experts import swiglu
 from deepinfer.ops.norm import quantise_activation
 
@@ -34,14 +35,6 @@ class Fp4Experts:
     def dequantised(self, expert: int, dtype: torch.dtype) -> Tensor:
         """One expert's weight [N, K]: exact in bfloat16, float32 and float64."""
         return dequantise_fp4_experts(self.codes_ENB[expert], self.scale_ENG[expert], dtype)
-
-
-def sort_by_expert(picks_TX: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
-    """Pair numbers (token · X + slot) in sorted order, int64 [P], and each expert's first sorted row, int32 [E + 1]."""
-    flat = picks_TX.flatten().long()
-    counts_E = torch.bincount(flat, minlength=num_experts)
-    starts_E1 = torch.cat((counts_E.new_zeros(1), counts_E.cumsum(0))).int()
-    return flat.argsort(stable=True), starts_E1
 
 
 def fp4_grouped_linear(x_TK: Tensor, rows_P: Tensor | None, starts_E1: Tensor, weight: Fp4Experts) -> Tensor:
@@ -79,13 +72,7 @@ def fp4_experts(
 
     x lies on the FP8 grid. The routing weight multiplies before the quantiser, and so before w2.
     """
-    tokens, chosen = picks_TX.shape
-    order_P, starts_E1 = sort_by_expert(picks_TX, w13.codes_ENB.shape[0])
-    rows_P = torch.div(order_P, chosen, rounding_mode="floor").int()
-    act_PI = fp4_experts_up(x_TD, rows_P, starts_E1, weights_TX.flatten()[order_P], w13, limit)
-    out_PD = working(fp4_grouped_linear(act_PI, None, starts_E1, w2))
-    parts_TXD = torch.empty_like(out_PD).index_copy_(0, order_P, out_PD).view(tokens, chosen, -1)
-    total_TD = parts_TXD[:, 0]
-    for slot in range(1, chosen):
-        total_TD = total_TD + parts_TXD[:, slot]
-    return total_TD.to(x_TD.dtype)
+    pairs = expert_permutation(picks_TX, w13.codes_ENB.shape[0], weights_TX=weights_TX)
+    assert pairs.weights_P is not None
+    act_PI = fp4_experts_up(x_TD, pairs.rows_P, pairs.starts_E1, pairs.weights_P, w13, limit)
+    return combine(fp4_grouped_linear(act_PI, None, pairs.starts_E1, w2), pairs.places_TX, None)

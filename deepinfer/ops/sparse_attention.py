@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from deepinfer.ops.attention import attention
+from deepinfer.ops.numbered_rows import expand_rows
 from deepinfer.ops.rotate import rotate
-from deepinfer.ops.rows import RowKind, read_rows
+from deepinfer.ops.rows import RowKind
 
 
 def sparse_attention(
@@ -51,9 +52,5 @@ def row_kind(store_ABR: Tensor, head_dim: int) -> RowKind:
 
 def _listed(store_ABR: Tensor, rows_TJ: Tensor, q_THK: Tensor) -> tuple[Tensor, Tensor]:
     """Keys [T, J, K] of the listed rows, zeros where hidden, and their mask."""
-    rows_TJ = rows_TJ.long()
-    hidden_TJ = rows_TJ < 0
-    outer_TJ = torch.where(hidden_TJ, -1, rows_TJ // store_ABR.shape[1])
-    inner_TJ = torch.where(hidden_TJ, 0, rows_TJ % store_ABR.shape[1])
     kind = row_kind(store_ABR, q_THK.shape[2])
-    return read_rows(kind, store_ABR, outer_TJ, inner_TJ, q_THK.dtype), ~hidden_TJ
+    return expand_rows(kind, store_ABR, rows_TJ, q_THK.dtype), rows_TJ >= 0

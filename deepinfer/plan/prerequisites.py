@@ -98,7 +98,7 @@ def _target(option: str, sheet: Mapping[str, Any], machine: MachineFacts) -> Tar
     if sheet["kind"] != "cpu":
         findings.append(_device(sheet, machine))
     for facts in (sheet["platform"], sheet["toolkit"]):
-        findings += [_floor(what, fact["value"], machine) for what, fact in facts.items()]
+        findings += [floor_finding(what, fact["value"], machine) for what, fact in facts.items()]
     findings.append(cuda_torch(machine) if sheet["kind"] == "cuda" else library_finding(LIBRARY["torch"], machine))
     names = dict.fromkeys(library for backend in sheet["op_backends"] for library in BACKEND[backend].libraries)
     findings += [library_finding(LIBRARY[name], machine) for name in names]
@@ -115,7 +115,8 @@ def _device(sheet: Mapping[str, Any], machine: MachineFacts) -> Finding:
     return Finding(what=DEVICE, needs=f"{sheet['name']} ({architecture})", found=found, met=bool(fitting), how=how)
 
 
-def _floor(what: str, at_least: str, machine: MachineFacts) -> Finding:
+def floor_finding(what: str, at_least: str, machine: MachineFacts) -> Finding:
+    """Whether a toolkit, driver or platform is new enough."""
     found = found_version(what, machine)
     met = meets(found, at_least)
     needs = f"≥ {at_least}" if at_least[:1].isdigit() else at_least

@@ -13,6 +13,7 @@ from torch import Tensor
 from deepinfer.formats import dequantise_fp4_experts
 from deepinfer.ops import experts as plain_experts
 from deepinfer.ops import fp4_experts as twin
+from deepinfer.ops.expert_permutation import expert_permutation
 from deepinfer.ops.fp4_experts import Fp4Experts
 from deepinfer.ops.norm import quantise_activation
 
@@ -223,11 +224,10 @@ def test_layer() -> None:
     w13, w2 = random_experts(24, 1024, 512, "cuda", (117, 122)), random_experts(24, 512, 512, "cuda", (117, 122))
     x_TD, weights_TX = activations(200, 512, "cuda"), torch.rand(200, CHOSEN, device="cuda")
     picks_TX = torch.rand(200, 24, device="cuda").topk(CHOSEN).indices
-    order_P, starts_E1 = twin.sort_by_expert(picks_TX, 24)
-    rows_P, weights_P = (order_P // CHOSEN).int(), weights_TX.flatten()[order_P]
+    starts_E1, rows_P, places_TX, weights_P = expert_permutation(picks_TX, 24, weights_TX=weights_TX)
     act_PI = cuda_fp4_experts_up.fp4_experts_up(x_TD, rows_P, starts_E1, weights_P, tile_experts(w13, paired=True))
     out_PD = cuda_fp4_grouped_linear.fp4_grouped_linear(act_PI, None, starts_E1, tile_experts(w2))
-    parts_TXD = torch.empty_like(out_PD).index_copy_(0, order_P, out_PD).view(200, CHOSEN, -1)
+    parts_TXD = out_PD[places_TX.long()]
     expected = twin.fp4_experts(x_TD, picks_TX, weights_TX, w13, w2)
     error = parts_TXD.float().sum(1) - expected.float()
     assert error.norm() <= 5e-3 * expected.float().norm()

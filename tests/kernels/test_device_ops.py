@@ -1,13 +1,8 @@
 """Kernels are interchangeable with their twins: the same arguments by the same names, in the same order."""
 
 import inspect
-import os
 
 import pytest
-import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined, so before any is imported
 
 from deepinfer.ops.device import NAMES, DeviceOps, twins
 from deepinfer.ops.hopper import hopper
