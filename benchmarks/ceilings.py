@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import yaml
+from device_timer import captured, elapsed_us
 from record import options, record
 from torch.nn.functional import linear
 
@@ -93,24 +94,10 @@ def sample_us(bench: Bench, calls: list[Call], graph: bool = True) -> np.ndarray
     if bench.on_cpu:
         return np.array([_clock_us(calls) for _ in range(bench.runs)])
     torch.cuda.synchronize()
-    replay = _capture(calls).replay if graph else lambda: [call() for call in calls]
+    replay = captured(calls).replay if graph else lambda: [call() for call in calls]
     for _ in range(3):
         replay()
-    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(bench.runs)]
-    for start, end in marks:
-        start.record()
-        replay()
-        end.record()
-    torch.cuda.synchronize()
-    return np.array([start.elapsed_time(end) for start, end in marks]) * 1e3 / len(calls)
-
-
-def _capture(calls: list[Call]) -> torch.cuda.CUDAGraph:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's watchdog asks for events meanwhile
-        for call in calls:
-            call()
-    return graph
+    return np.array([elapsed_us(replay) for _ in range(bench.runs)]) / len(calls)
 
 
 def _clock_us(calls: list[Call]) -> float:

@@ -14,6 +14,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from markers import between as between  # the tests of the page read it from here
+from markers import put_between
 from msgspec import Struct
 from published.cpu import fit_cpu, told
 from published.predict import Point, predict, read_points
@@ -151,16 +153,6 @@ def fleet(page: str) -> str:
     lines = render.text(resolve(spec, probe(spec))).splitlines()
     said = "\n".join(line for line in lines if line.startswith("fleet"))
     return f"```text\n{said}\n```"
-
-
-def between(page: str, begin: str, end: str) -> str:
-    """What the page has between two markers."""
-    return page.partition(begin)[2].partition(end)[0].strip()
-
-
-def put_between(page: str, begin: str, end: str, text: str) -> str:
-    before, _, rest = page.partition(begin)
-    return f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}"
 
 
 def main() -> None:

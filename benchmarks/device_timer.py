@@ -4,6 +4,7 @@ Candidates are interleaved forwards and backwards (A B B A), so that a clock tha
 of calls, one for each copy of its inputs: copies together should exceed the second-level cache.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ def time_calls(candidates: Mapping[str, Sequence[Call]], runs: int = 50, graph: 
         names = list(replays) if turn % 2 == 0 else list(reversed(replays))
         for name in names:
             replay, count = replays[name]
-            samples[name].append(_elapsed_us(replay) / count)
+            samples[name].append(elapsed_us(replay) / count)
     return {name: Spread(*(float(np.percentile(times, q)) for q in (50, 10, 90))) for name, times in samples.items()}
 
 
@@ -48,29 +49,39 @@ def floor_us(flops: float, dtype: str, moved_bytes: float) -> tuple[float, str]:
     return (compute, "compute") if compute > memory else (memory, "memory")
 
 
-def _replay(calls: list[Call], graph: bool) -> tuple[Call, int]:
-    for call in (*calls, *calls):
-        call()
-    torch.cuda.synchronize()
-    once_us = _elapsed_us(lambda: [call() for call in calls])
-    repeats = max(1, int(REPLAY_US / max(once_us, 1.0)))
-    if not graph:
-        return (lambda: [call() for call in calls]), len(calls)
-    recorded = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(recorded):
+def captured(calls: Sequence[Call], repeats: int = 1) -> torch.cuda.CUDAGraph:
+    """All calls in one graph, `repeats` times over. They have run before: what they compile or allocate once is not in it."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's watchdog asks for events meanwhile
         for _ in range(repeats):
             for call in calls:
                 call()
-    for _ in range(3):
-        recorded.replay()
-    torch.cuda.synchronize()
-    return recorded.replay, repeats * len(calls)
+    return graph
 
 
-def _elapsed_us(call: Call) -> float:
+def elapsed_us(call: Call) -> float:
+    """Microseconds on the device between two events around the call."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     call()
     end.record()
     end.synchronize()
     return start.elapsed_time(end) * 1e3
+
+
+def _replay(calls: list[Call], graph: bool) -> tuple[Call, int]:
+    """What is timed, and how many calls it holds: replays last about as long, however slowly Python launches a candidate."""
+    for call in (*calls, *calls):
+        call()
+    torch.cuda.synchronize()
+    if not graph:
+        return (lambda: [call() for call in calls]), len(calls)
+    recorded = captured(calls)
+    once_us = min(elapsed_us(recorded.replay) for _ in range(3))
+    repeats = math.ceil(REPLAY_US / max(once_us, 1.0))
+    if repeats > 1:
+        recorded = captured(calls, repeats)
+    for _ in range(3):
+        recorded.replay()
+    torch.cuda.synchronize()
+    return recorded.replay, repeats * len(calls)

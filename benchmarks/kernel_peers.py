@@ -12,14 +12,16 @@ J keys or entries · S sequences or slots · B sequences · V vocabulary · D hi
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from peers_call import Calls, Peer, ask
+from peers_call import Call, Calls, Peer, ask
 from peers_deep_gemm import (
     deep_gemm_contiguous,
     deep_gemm_einsum,
     deep_gemm_fp8,
+    deep_gemm_fp8_einsum,
     deep_gemm_hyper_products,
     deep_gemm_index_decode,
     deep_gemm_index_prefill,
@@ -46,6 +48,7 @@ from peers_sglang import sglang_store_main, sglang_swiglu, sglang_topk
 from peers_torch import (
     cublas_bf16,
     cublas_bmm,
+    cublas_linear,
     grouped_mm_bf16,
     scaled_mm_128,
     scaled_mm_tensor,
@@ -77,6 +80,13 @@ def linear(copies: Copies, only: Sequence[str] = ()) -> ByName:
     expected_TN = x_TK.float() @ dequantise_fp8_blocks(codes_NK, scale).t()
     peers = (cublas_bf16, scaled_mm_tensor, scaled_mm_128, deep_gemm_fp8, lmdeploy_fp8)
     return ask(_wanted(peers, only), copies, expected_TN)
+
+
+def bf16_linear(copies: Copies) -> ByName:
+    """(x_TK bf16, weight_NK bf16, dtype of the result) → x · weightᵀ."""
+    x_TK, weight_NK, _ = copies[0]
+    expected_TN = x_TK[:CHECKED_ROWS].float() @ weight_NK.float().t()
+    return ask((_first_rows(cublas_linear),), copies, expected_TN)
 
 
 def grouped(copies: Copies, only: Sequence[str] = ()) -> ByName:
@@ -187,15 +197,31 @@ def hyper_parts(copies: Copies) -> ByName:
     )
 
 
+def hyper_sites(copies: Copies) -> ByName:
+    """The same inputs, two sites a layer → each layer as the parts of its sites: no coefficients, norms or quantisation."""
+    parts = hyper_parts(copies)
+    absent = [why for why in parts.values() if isinstance(why, str)]
+    if absent:
+        return {"parts of two sites": absent[0]}
+    in_turn = ("lmdeploy_hyper_mix", "deep_gemm_hyper_products", "lmdeploy_hyper_collapse")
+    sites = list(zip(*(parts[name] for name in in_turn), strict=True))
+    return {"parts of two sites": [partial(_in_turn, first + second) for first, second in zip(sites[::2], sites[1::2])]}
+
+
 def output_projection(copies: Copies) -> ByName:
     """(x_TGK bf16, weight_GNK bf16) → [T, G, N], the groups apart."""
     x_TGK, weight_GNK = copies[0]
     expected = torch.einsum("tgk,gnk->tgn", x_TGK.float(), weight_GNK.float())
-    return ask((cublas_bmm, deep_gemm_einsum), copies, expected)
+    return ask((cublas_bmm, deep_gemm_einsum, deep_gemm_fp8_einsum), copies, expected)
 
 
 def _wanted(peers: Sequence[Peer], only: Sequence[str]) -> list[Peer]:
     return [one for one in peers if not only or one.name in only]
+
+
+def _in_turn(calls: Sequence[Call]) -> None:
+    for call in calls:
+        call()
 
 
 def _first_rows(one: Peer) -> Peer:

@@ -1,35 +1,74 @@
 """Every device kernel checked and timed on this machine's GPU, beside its peers, floor and target.
 
-    python benchmarks/kernels.py [--only fp8_linear top_k] [--record]
+    python benchmarks/kernels.py [--only fp8_linear top_k] [--seconds 60] [--record]
 
-Runs `pytest tests/kernels -m gpu --time FILE`: a test first checks a kernel against its twin, then times it. `--only` takes
-words of test names. With `--record` the lines are appended to benchmarks/results/kernels.jsonl, of which
-`python benchmarks/kernels_report.py --write` makes the tables of the documentation. A peer's number is its time over ours.
+Runs `pytest -m gpu -k speed --time FILE` on one file of tests/kernels after another: a test first checks a kernel against its
+twin, then times it. `--only` takes words of test names, `--seconds` is what one file may take. With `--record` the lines of the
+tests that passed are appended to benchmarks/results/kernels.jsonl, of which `python benchmarks/kernels_report.py --write` makes
+the tables of the documentation. Files that failed or were too slow are named at the end, and the exit status is 1. A peer's
+number is its time over ours.
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import record
 import torch
 from kernel_lines import Line, beside, micros, notices, rate, read, verdict
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
+WIDE = 220  # columns of the table where it is not shown on a terminal
+NOTHING_CHOSEN = 5  # pytest's exit status
+WITHOUT = ("-p", "no:cacheprovider")
 
 
-def run(only: list[str], file: Path) -> int:
-    """pytest's exit status; its lines are in `file`."""
-    command = [sys.executable, "-m", "pytest", "tests/kernels", "-m", "gpu", "-q", "--time", str(file)]
-    words = ["-k", " or ".join(only)] if only else []
-    return subprocess.run([*command, *words], cwd=ROOT, check=False).returncode
+@dataclass(frozen=True)
+class Ran:
+    """A test file: the lines of its tests that passed, and why it is not done in one sentence, or nothing."""
+
+    file: Path
+    lines: list[Line]
+    failure: str = ""
 
 
-def table(lines: list[Line]) -> Table:
+def timing_files(only: Sequence[str] = ()) -> list[Path]:
+    """Test files that time something, and where words are asked for, have one of them in their name or text."""
+    files = {file: file.read_text("utf-8") for file in sorted((ROOT / "tests" / "kernels").glob("test_*.py"))}
+    timing = {
+        file: f"{file.stem} {text}"
+        for file, text in files.items()
+        if re.search(r"\btimed\(", text) and "mark.gpu" in text
+    }
+    return [file for file, text in timing.items() if not only or any(word in text for word in only)]
+
+
+def run(file: Path, only: Sequence[str], seconds: float) -> Ran:
+    """One file's timing tests in a process of their own."""
+    words = f"speed and ({' or '.join(only)})" if only else "speed"
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "lines.jsonl"
+        command = [sys.executable, "-m", "pytest", "-q", *WITHOUT, "-m", "gpu", "-k", words]
+        command += ["--time", str(lines), str(file)]
+        try:
+            done = subprocess.run(command, cwd=ROOT, timeout=seconds, capture_output=True, text=True, check=False)
+        except subprocess.TimeoutExpired:
+            return Ran(file, read(lines), f"stopped after {seconds:g} s; give it more with --seconds")
+        if done.returncode in (0, NOTHING_CHOSEN):
+            return Ran(file, read(lines))
+        said = [row for row in done.stdout.splitlines() if row.startswith(("FAILED", "ERROR"))]
+        return Ran(file, read(lines), "; ".join(said) or (done.stdout + done.stderr).strip()[-500:])
+
+
+def table(lines: Sequence[Line]) -> Table:
     """One row a case."""
     shown = Table("op", "case", "variant", "µs", "rate", "share of floor", "target", "peers")
     for line in lines:
@@ -42,27 +81,30 @@ def table(lines: list[Line]) -> Table:
 def main() -> None:
     parser = record.options(__doc__)
     parser.add_argument("--only", nargs="+", default=[], help="words of test names")
+    parser.add_argument("--seconds", type=float, default=60, help="for one test file")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit(
             "no CUDA device here: kernels are timed on a GPU; for what is missing type: python -m deepinfer doctor"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "lines.jsonl"
-        status = run(args.only, file)
-        lines = read(file)
-    if not lines:
-        words = f" with {' or '.join(args.only)} in its name" if args.only else ""
-        sys.exit(f"nothing was timed: no GPU test{words} timed anything" if status in (0, 5) else status)
-    console = Console()
-    console.print(table(lines))
-    for notice in notices(lines):
-        console.print(notice, markup=False)
-    if args.record and status == 0:
+    bar = Console(stderr=True)
+    files = track(timing_files(args.only), "timing", console=bar, disable=not bar.is_terminal)
+    ran = [run(file, args.only, args.seconds) for file in files]
+    lines = [line for one in ran for line in one.lines]
+    if lines:
+        console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+        console.print(table(lines))
+        for notice in notices(lines):
+            console.print(notice, markup=False)
+    if args.record and lines:
         record.RESULTS.mkdir(exist_ok=True)
         with (record.RESULTS / "kernels.jsonl").open("a") as results:
             results.writelines(json.dumps(line) + "\n" for line in lines)
-    sys.exit(status)
+    if failed := [f"{one.file.name}: {one.failure}" for one in ran if one.failure]:
+        sys.exit("not timed, or not all of it:\n" + "\n".join(failed))
+    if not lines:
+        words = f" with {' or '.join(args.only)} in its name" if args.only else ""
+        sys.exit(f"nothing was timed: no GPU test{words} timed anything")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from device_timer import captured
 from torch import Tensor
 
 Call = Callable[[], Any]
@@ -63,6 +64,7 @@ class Peer:
             calls = [self.build(module, *copy) for copy in copies]
             answer = calls[0].result() if isinstance(calls[0], Reading) else calls[0]()
             torch.cuda.synchronize()
+            captured(calls[:1])  # it is timed as a graph: one that cannot be is absent
         except Exception as error:  # noqa: BLE001 - foreign code may raise anything; the run goes on without it
             return f"{who} failed: {type(error).__name__}: {' '.join(str(error).split())[:MESSAGE_CHARACTERS]}"
         distance = self.compare(answer, expected)

@@ -20,6 +20,7 @@ PACKAGE = "deep_gemm"
 EXACT, FP8_AGAIN, TF32 = 0.005, 0.06, 0.002
 ROWS_OF_A_GROUP = 128  # the contiguous layout's alignment
 INDEX_PAGE = 64
+SPLITS = 16  # parts of an mHC product: with one, few rows leave most of the chip idle
 
 
 @peer("deep_gemm", package=PACKAGE, tolerance=FP8_AGAIN)
@@ -61,12 +62,8 @@ def deep_gemm_masked(deep_gemm: ModuleType, x_PK: Tensor, counts_E: Tensor, code
     out = x_PK.new_empty(experts, room, codes.shape[1])
     rows_E = counts_E.to(x_PK.device, torch.int32)
     operands = (x_codes.view(experts, room, -1), turned), fp8_experts(codes, scale), out, rows_E
-    call = returning(
-        out.view(experts * room, -1),
-        deep_gemm.m_grouped_fp8_gemm_nt_masked,
-        *operands,
-        max(1, sum(counts) // experts),
-    )
+    masked = getattr(deep_gemm, "m_grouped_fp8_gemm_nt_masked", None) or deep_gemm.fp8_m_grouped_gemm_nt_masked
+    call = returning(out.view(experts * room, -1), masked, *operands, max(1, sum(counts) // experts))
     return Reading(call, lambda whole: whole[place_P])
 
 
@@ -101,10 +98,14 @@ def deep_gemm_index_decode(deep_gemm: ModuleType, q_SIK: Tensor, weight_SI: Tens
 
 @peer("deep_gemm", package=PACKAGE, tolerance=TF32)
 def deep_gemm_hyper_products(deep_gemm: ModuleType, x_TC: Tensor, fn_NC: Tensor) -> Call:
-    """tf32_hc_prenorm_gemm: the streams' product with fn and their sum of squares; the first third of an mHC site."""
-    out_TN = torch.empty(x_TC.shape[0], fn_NC.shape[0], device=x_TC.device)
-    squares_T = torch.empty(x_TC.shape[0], device=x_TC.device)
-    return returning(out_TN, deep_gemm.tf32_hc_prenorm_gemm, x_TC, fn_NC, out_TN, squares_T)
+    """tf32_hc_prenorm_gemm: the streams' product with fn and their sum of squares; the first third of an mHC site.
+
+    In parts of the columns, which whoever reads the answer adds up.
+    """
+    out = torch.empty(SPLITS, x_TC.shape[0], fn_NC.shape[0], device=x_TC.device)
+    squares = torch.empty(SPLITS, x_TC.shape[0], device=x_TC.device)
+    call = returning(out, deep_gemm.tf32_hc_prenorm_gemm, x_TC, fn_NC, out, squares, SPLITS)
+    return Reading(call, lambda parts: parts.sum(0))
 
 
 @peer("deep_gemm", package=PACKAGE, tolerance=EXACT)
@@ -112,6 +113,19 @@ def deep_gemm_einsum(deep_gemm: ModuleType, x_TGK: Tensor, weight_GNK: Tensor) -
     """einsum bhr,hdr->bhd in bf16: the grouped output projection."""
     out_TGN = x_TGK.new_empty(*x_TGK.shape[:2], weight_GNK.shape[1])
     return returning(out_TGN, deep_gemm.einsum, "bhr,hdr->bhd", x_TGK, weight_GNK, out_TGN)
+
+
+@peer("deep_gemm", package=PACKAGE, tolerance=FP8_AGAIN)
+def deep_gemm_fp8_einsum(deep_gemm: ModuleType, x_TGK: Tensor, weight_GNK: Tensor) -> Call:
+    """fp8_einsum bhr,hdr->bhd, 1 × 128 by 128 × 128: lossy."""
+    rows, groups, _ = x_TGK.shape
+    x, x_scale = fp8_rows(x_TGK)
+    turned_GST = torch.nn.functional.pad(x_scale.permute(1, 2, 0), (0, -rows % 4)).contiguous()  # pitch of 16 bytes
+    codes, scales = zip(*map(fp8_blocks, weight_GNK.unbind(0)))
+    weight = torch.stack(codes), torch.stack(scales)
+    x_scale = turned_GST.permute(2, 0, 1)[:rows]
+    out_TGN = x_TGK.new_empty(rows, groups, weight_GNK.shape[1])
+    return returning(out_TGN, deep_gemm.fp8_einsum, "bhr,hdr->bhd", (x, x_scale), weight, out_TGN)
 
 
 def returning(out: Tensor, function: Call, *operands: object) -> Call:

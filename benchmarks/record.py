@@ -15,6 +15,7 @@ KEEP = "--record"
 _PACKAGES = (
     *("deepinfer", "torch", "numpy", "numba", "hydra-core", "transformers", "triton", "cuda-bindings"),
     *("deepinfer-gemm", "sgl-deep-gemm", "sgl-flash-mla", "flashinfer-python", "lmdeploy", "triton-kernels", "sglang"),
+    "apache-tvm-ffi",
 )
 
 

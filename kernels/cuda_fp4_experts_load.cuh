@@ -3,7 +3,7 @@
 constexpr int MAX_EXPERTS = 384, PIECE = 64, PIECES = 2 / PRODUCTS, STEPS = K / (PIECE * PIECES), M_TILES = N_OUT / 256;
 constexpr u32 X_BYTES = TILE_ROWS * PIECE * 2, CODE_BYTES = 256 * PIECE / 2, W_BYTES = CODE_BYTES + 512;
 constexpr int CONSUMER_WARPS = 16 / PRODUCTS, CONSUMERS = 32 * CONSUMER_WARPS, LOADERS = 128, THREADS = CONSUMERS + LOADERS;
-constexpr int LINES = TILE_ROWS / 16;  // rows of x that a loading thread brings parts of
+constexpr int LINES = (TILE_ROWS + 15) / 16;  // rows of x that a loading thread brings parts of
 
 struct Item {
   int row, rows, m, expert;  // first sorted row, how many (-1: no more items), which 256 weight rows
@@ -21,7 +21,7 @@ struct Shared {
 #endif
 };
 static_assert(sizeof(Shared) <= 232448, "a block has 227 KB");
-static_assert(DELAY < SLOTS - 2, "a slot is given back once the next but one is full");
+static_assert(DELAY < SLOTS - 2, "a slot is given back while the next is read");
 
 struct Ring {
   u32 slot, parity;

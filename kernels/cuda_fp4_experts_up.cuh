@@ -4,9 +4,10 @@
 #ifndef LIMIT
 #define LIMIT 10.0f
 #endif
-constexpr int WEIGHTS = TILE_ROWS / 32;  // routing weights of a lane
+constexpr int WEIGHTS = (TILE_ROWS + 31) / 32;  // routing weights of a lane
+constexpr int EIGHTS = TILE_ROWS / 8;
 constexpr int TOGETHER = 2 * PRODUCTS;  // groups of 8 rows whose instructions interleave
-static_assert(TILE_ROWS % 32 == 0, "rows are activated by 32");
+static_assert(TILE_ROWS % 8 == 0, "rows are activated by 8");
 
 // byte of the smallest power of two s with largest <= 448 · s, for the bf16 bits of |largest|, raised to 1e-4; 255 for no number
 DEVICE u32 power_of(u32 largest_bits) {
@@ -45,16 +46,16 @@ DEVICE float activate(float gate, float up, float weight) {
 
 // SwiGLU of one product: packed pairs of columns, and the power of each row's part in this warp
 DEVICE void activate_rows(Shared& s, const Item& item, const float (&sum)[TILE_ROWS / 2], const float (&weight)[WEIGHTS],
-                          u32 (&act)[TILE_ROWS / 8], int product) {
+                          u32 (&act)[EIGHTS], int product) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
-  for (int first = 0; first < TILE_ROWS / 8; first += TOGETHER) {
+  for (int first = 0; first < EIGHTS; first += TOGETHER) {
     if (8 * first >= item.rows) break;
     u32 v[TOGETHER][2], largest[TOGETHER];
 #pragma unroll
-    for (int i = 0; i < TOGETHER; ++i) take_rows(v[i], sum, first + i);
+    for (int i = 0; i < TOGETHER && first + i < EIGHTS; ++i) take_rows(v[i], sum, first + i);
 #pragma unroll
-    for (int i = 0; i < TOGETHER; ++i) {
+    for (int i = 0; i < TOGETHER && first + i < EIGHTS; ++i) {
       const float factor = __shfl_sync(~0u, weight[(first + i) / 4], (first + i) % 4 * 8 + lane / 4);
       const u32 gate = v[i][0], up = v[i][1];
       const u32 pair = bf16x2(activate(bf16_low(gate), bf16_low(up), factor), activate(bf16_high(gate), bf16_high(up), factor));
@@ -64,9 +65,9 @@ DEVICE void activate_rows(Shared& s, const Item& item, const float (&sum)[TILE_R
 #pragma unroll
     for (int distance = 1; distance <= 2; ++distance)
 #pragma unroll
-      for (int i = 0; i < TOGETHER; ++i) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], distance));
+      for (int i = 0; i < TOGETHER && first + i < EIGHTS; ++i) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], distance));
 #pragma unroll
-    for (int i = 0; i < TOGETHER; ++i)
+    for (int i = 0; i < TOGETHER && first + i < EIGHTS; ++i)
       if (lane % 4 == 0) s.power[product][8 * (first + i) + lane / 4][warp] = power_of(largest[i]);
   }
 }
@@ -80,13 +81,13 @@ DEVICE void store(Shared& s, const Item& item, const Sums& sum, u16* out, const 
 #pragma unroll
   for (int i = 0; i < WEIGHTS; ++i)
     weight[i] = 32 * i + lane < item.rows ? __ldg(weights + item.row + 32 * i + lane) : 0.0f;
-  u32 act[PRODUCTS][TILE_ROWS / 8];
+  u32 act[PRODUCTS][EIGHTS];
 #pragma unroll
   for (int p = 0; p < PRODUCTS; ++p) activate_rows(s, item, sum[p], weight, act[p], group * PRODUCTS + p);
   named_sync(1 + group, 128);
   u16* target = out + (u64)(item.row + lane / 4) * COLUMNS + item.m * 128 + group * PRODUCTS * 32 + warp * 8 + lane % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < TILE_ROWS / 8; ++i) {
+  for (int i = 0; i < EIGHTS; ++i) {
     if (i % TOGETHER == 0 && 8 * i >= item.rows) break;
 #pragma unroll
     for (int p = 0; p < PRODUCTS; ++p) {

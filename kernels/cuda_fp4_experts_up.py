@@ -23,11 +23,13 @@ def fp4_experts_up(
 
     Rows from starts[E] on are not written; no count is read on the host.
     """
-    assert w13.paired, "gate and up rows of w13 alternate in its tiles: tile_experts(w13, paired=True)"
-    assert weights_P.dtype == torch.float32 and weights_P.is_contiguous(), "routing weights are contiguous float32"
-    check_rows(x_TK, rows_P, starts_E1, w13)
-    act_PI = x_TK.new_empty(weights_P.shape[0], w13.shape[1] // 2)
-    assert weights_P.shape[0] == (x_TK if rows_P is None else rows_P).shape[0], "one routing weight a sorted row"
+    check_rows(x_TK, rows_P, starts_E1, w13, paired=True)
+    num_rows = (x_TK if rows_P is None else rows_P).shape[0]
+    assert weights_P.dtype == torch.float32 and weights_P.is_contiguous() and weights_P.shape == (num_rows,), (
+        f"routing weights are {weights_P.dtype} {tuple(weights_P.shape)}; every sorted row has one: give contiguous float32 "
+        f"[{num_rows}]"
+    )
+    act_PI = x_TK.new_empty(num_rows, w13.shape[1] // 2)
     if act_PI.shape[0]:
         launch_fp4(x_TK, rows_P, starts_E1, w13, act_PI, weights_P, limit)
     return act_PI

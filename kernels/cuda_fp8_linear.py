@@ -51,13 +51,25 @@ class Shape:
 def prepare_fp8_weight(weight: Fp8Weight) -> PreparedFp8Weight:
     """The weight in the kernel's order. ValueError for a weight that holds NaN or scales outside 2^-124 … 2^7."""
     outputs, inputs = weight.codes_NK.shape
-    assert outputs % ROWS == 0 and inputs % 128 == 0, "N and K are multiples of 128"
-    assert weight.codes_NK.dtype == torch.float8_e4m3fn and weight.scale.dtype == torch.uint8
-    assert weight.scale.shape == (outputs // 32, inputs // 32), "one scale per 32 × 32 block"
+    assert outputs % ROWS == 0 and inputs % 128 == 0, (
+        f"an FP8 weight [N, K] to prepare for Hopper is {outputs} × {inputs}; a block of the kernel takes 128 rows and "
+        "its steps 128 columns: N and K must be multiples of 128. Pad the weight with zeros, or take the twin"
+    )
+    assert weight.codes_NK.dtype == torch.float8_e4m3fn and weight.scale.dtype == torch.uint8, (
+        f"an FP8 weight to prepare has codes {weight.codes_NK.dtype} and scales {weight.scale.dtype}; the records hold "
+        "the release's bytes: give float8_e4m3fn codes and E8M0 bytes as uint8 (Tensor.view re-reads bytes)"
+    )
+    assert weight.scale.shape == (outputs // 32, inputs // 32), (
+        f"an FP8 weight {outputs} × {inputs} to prepare came with scales {tuple(weight.scale.shape)}; every 32 × 32 "
+        f"block has one: give {outputs // 32} × {inputs // 32}. Weights in 128 × 128 blocks are prepare_fp8_weight_128's"
+    )
     codes = weight.codes_NK.view(torch.uint8)
     lowest, highest = weight.scale.aminmax()
     if lowest < SMALLEST_SCALE or highest > LARGEST_SCALE or ((codes & 0x7F) == 0x7F).any():
-        raise ValueError("an FP8 weight with NaN codes, or with scales that bfloat16 cannot hold exactly")
+        raise ValueError(
+            "an FP8 weight to prepare has NaN codes, or scales that bfloat16 cannot hold exactly: its scale bytes are "
+            f"{int(lowest)} … {int(highest)}, the kernel takes {SMALLEST_SCALE} … {LARGEST_SCALE}. Check the checkpoint"
+        )
     records = codes.new_empty(outputs // 64, inputs // STEP, RECORD_BYTES)
     # row = 64 · tile + 16 · warp + 8 · lower + group; column = 64 · step + 32 · block + 16 · k16 + 8 · k8 + 2 · pair + odd
     parts = codes.view(outputs // 64, 4, 2, 8, inputs // STEP, 2, 2, 2, 4, 2).to(torch.int32)
@@ -106,15 +118,26 @@ def fp8_linear(x_TK: Tensor, weight: PreparedFp8Weight, invariant: bool = True) 
 
     A row's bits depend on that row alone; without `invariant`, also on whether there are more than 64 rows.
     """
-    assert x_TK.shape[1] == weight.num_inputs, "x [T, K]"
+    _check(weight, "fp8_linear")
+    assert x_TK.shape[1] == weight.num_inputs, (
+        f"fp8_linear was given x {tuple(x_TK.shape)} and a weight of {weight.num_inputs} inputs: x is [T, {weight.num_inputs}]"
+    )
     return _launch(x_TK, weight, 1, invariant)
 
 
 def fp8_grouped_linear(x_TGK: Tensor, weight: PreparedFp8Weight, invariant: bool = True) -> Tensor:
     """Block-diagonal product bfloat16 [T, N] of x bfloat16 [T, G, K], contiguous; rows g · N / G … meet group g."""
     groups = x_TGK.shape[1]
-    assert x_TGK.is_contiguous() and x_TGK.shape[2] == weight.num_inputs, "x [T, G, K], contiguous"
-    assert weight.num_outputs % (128 * groups) == 0, "whole blocks of 128 outputs a group"
+    _check(weight, "fp8_grouped_linear")
+    assert x_TGK.is_contiguous() and x_TGK.shape[2] == weight.num_inputs, (
+        f"fp8_grouped_linear was given x {tuple(x_TGK.shape)} with strides {x_TGK.stride()} and a weight of "
+        f"{weight.num_inputs} inputs; the copy engine sees groups as columns of one matrix: give a contiguous "
+        f"x [T, G, {weight.num_inputs}]"
+    )
+    assert weight.num_outputs % (ROWS * groups) == 0, (
+        f"fp8_grouped_linear was given {groups} groups and a weight of {weight.num_outputs} outputs; a block's 128 rows "
+        "meet one group: the outputs of a group must be a multiple of 128"
+    )
     return _launch(x_TGK.flatten(1), weight, groups, invariant)
 
 
@@ -140,6 +163,13 @@ def choose(num_tokens: int, weight: PreparedFp8Weight, segments: int, processors
     if segments == 1:
         return min((Shape(tokens, 1, 1, "CHAIN") for tokens in (256, 192, 128)), key=cost_us)
     return min((few[-1], *(Shape(tokens, 1, 1, "SEQUENCE") for tokens in (192, 160, 128))), key=cost_us)
+
+
+def _check(weight: object, asking: str) -> None:
+    assert isinstance(weight, PreparedFp8Weight), (
+        f"{asking} on Hopper was given a {type(weight).__name__}; the kernel reads records of its own order: prepare the "
+        "weight once, at load, by prepare_fp8_weight"
+    )
 
 
 def _launch(x_TK: Tensor, weight: PreparedFp8Weight, groups: int, invariant: bool) -> Tensor:

@@ -36,7 +36,14 @@ class PreparedFp8Weight128:
 def prepare_fp8_weight_128(weight: Fp8Weight128) -> PreparedFp8Weight128:
     """The weight in the kernel's order; N and K are multiples of 128."""
     outputs, inputs = weight.codes_NK.shape
-    assert outputs % BLOCK == 0 and inputs % BLOCK == 0, "N and K are multiples of 128"
+    assert outputs % BLOCK == 0 and inputs % BLOCK == 0, (
+        f"an FP8 weight [N, K] in 128 × 128 blocks is {outputs} × {inputs}; records hold whole blocks: N and K must be "
+        "multiples of 128. Pad the weight with zeros before requantise_128, or take the twin"
+    )
+    assert weight.codes_NK.dtype == torch.float8_e4m3fn and weight.scale.shape == (outputs // BLOCK, inputs // BLOCK), (
+        f"an FP8 weight {outputs} × {inputs} in 128 × 128 blocks came with codes {weight.codes_NK.dtype} and scales "
+        f"{tuple(weight.scale.shape)}; every block has one scale: give what requantise_128 returns"
+    )
     blocks = weight.codes_NK.view(torch.uint8).view(outputs // BLOCK, BLOCK, inputs // BLOCK, 8, 16).transpose(1, 2)
     records = blocks.new_empty(outputs // BLOCK, inputs // BLOCK, RECORD_BYTES)
     records[..., :CODE_BYTES] = blocks[:, :, *_swizzled(blocks.device)].flatten(2)
@@ -66,11 +73,19 @@ def scales_by_column(scale: Tensor) -> Tensor:
 def fp8_linear_128(codes_TK: Tensor, scales: Tensor, weight: PreparedFp8Weight128) -> Tensor:
     """LOSSY: bfloat16 [T, N] of codes float8_e4m3fn [T, K], `scales` of `scales_by_column`. Rows know no neighbours."""
     num_tokens, inputs = codes_TK.shape
-    assert codes_TK.dtype == torch.float8_e4m3fn and codes_TK.is_contiguous() and inputs == weight.num_inputs, (
-        "codes [T, K]"
+    assert isinstance(weight, PreparedFp8Weight128), (
+        f"fp8_linear_128 on Hopper was given a {type(weight).__name__}; the kernel reads records of its own order: prepare the "
+        "weight once, at load, by prepare_fp8_weight_128"
     )
-    assert scales.dtype == torch.float32 and scales.is_contiguous(), "scales float32"
-    assert scales.shape == (inputs // BLOCK, -(-num_tokens // BLOCK) * BLOCK), "scales [K / 128, T rounded up to 128]"
+    assert codes_TK.dtype == torch.float8_e4m3fn and codes_TK.is_contiguous() and inputs == weight.num_inputs, (
+        f"fp8_linear_128 was given codes {codes_TK.dtype} {tuple(codes_TK.shape)} with strides {codes_TK.stride()}: they are "
+        f"contiguous float8_e4m3fn [T, {weight.num_inputs}], as quantise_rows_128 returns them"
+    )
+    columns = inputs // BLOCK, -(-num_tokens // BLOCK) * BLOCK
+    assert scales.dtype == torch.float32 and scales.is_contiguous() and scales.shape == columns, (
+        f"fp8_linear_128 was given scales {scales.dtype} {tuple(scales.shape)}; they lie by columns, padded to whole tiles "
+        f"of 128 rows: give scales_by_column's contiguous float32 {columns}"
+    )
     out_TN = codes_TK.new_empty(num_tokens, weight.num_outputs, dtype=torch.bfloat16)
     tiles = -(-num_tokens // BLOCK) * (weight.num_outputs // BLOCK)
     if num_tokens:

@@ -12,16 +12,14 @@
 #ifndef MIX
 #define MIX 1  // 0: x stays as it is, there is no sublayer's output
 #endif
-#ifndef COEFFICIENTS
-#define COEFFICIENTS 1  // 0: no next site
-#endif
 
 #define STREAMS 4
 #define UNIT 32
 #define SLICES 16
-#define SLICE_COLUMNS (HIDDEN / SLICES)
-#define SLICE_UNITS (SLICE_COLUMNS / UNIT)
-#define GROUP_UNITS (SLICE_UNITS / 2)
+#define GROUPS (2 * SLICES)
+#define UNITS (HIDDEN / UNIT)
+#define GROUP_UNITS (UNITS / GROUPS)
+#define BAND 16        // rows of a product
 #define OUTPUTS 24     // raw coefficients: read, write, mixing
 #define TILES 9        // 8 outputs each: three of the high parts of fn, then three of the middle, then three of the low
 #define SQUARES_X 24   // places behind the raw coefficients in a row of sums
@@ -50,10 +48,10 @@ struct Border {
     new_write, rows, norm_eps, eps, iterations }
 
 struct RowFactors {
-  float read[2][STREAMS], write[2][STREAMS], mixing[2][STREAMS][STREAMS];
+  float read[STREAMS], write[STREAMS], mixing[STREAMS][STREAMS];
 };
 struct Loaded {
-  uint4 x[2][STREAMS], f[2];
+  uint4 x[STREAMS], f;
 };
 struct Mixed {
   u32 x[2][STREAMS][4], u[2][4];  // pairs of bf16
@@ -74,62 +72,50 @@ DEVICE float quad_sum(float x) {
 DEVICE u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
 DEVICE void load4(float* to, const float* from) { *(float4*)to = *(const float4*)from; }
-DEVICE RowFactors load_factors(const Border& b, int row0, int row1) {
+// of one row
+DEVICE RowFactors load_factors(const float* read, const float* write, const float* mixing) {
   RowFactors factors;
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    const int row = r ? row1 : row0;
-    load4(factors.read[r], b.read + row * STREAMS);
+  load4(factors.read, read);
 #if MIX
-    load4(factors.write[r], b.write + row * STREAMS);
+  load4(factors.write, write);
 #pragma unroll
-    for (int m = 0; m < STREAMS; m++) load4(factors.mixing[r][m], b.mixing + (row * STREAMS + m) * STREAMS);
+  for (int m = 0; m < STREAMS; m++) load4(factors.mixing[m], mixing + m * STREAMS);
 #endif
-  }
   return factors;
 }
 
-// x' = write · f + Σ mixing · x in bf16; u = Σ read · x' in bf16; squares of both: those of x' by pair of streams
-DEVICE Mixed mix_unit(const Loaded& l, const RowFactors& factors, float (&squares_x)[2][2], float (&squares_u)[2]) {
-  Mixed mixed;
+// row r of a lane's two, 8 columns: x' = write · f + Σ mixing · x in bf16; u = Σ read · x' in bf16; squares of both: those of x' by
+// pair of streams
+DEVICE void mix_row(Mixed& mixed, int r, const Loaded& l, const RowFactors& factors, float (&squares_x)[2], float& squares_u) {
+  squares_x[0] = squares_x[1] = squares_u = 0.f;
 #pragma unroll
-  for (int r = 0; r < 2; r++) {
-    squares_x[0][r] = squares_x[1][r] = squares_u[r] = 0.f;
+  for (int j = 0; j < 4; j++) {
+    float u_low = 0.f, u_high = 0.f;
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-      float u_low = 0.f, u_high = 0.f;
-#pragma unroll
-      for (int n = 0; n < STREAMS; n++) {
+    for (int n = 0; n < STREAMS; n++) {
 #if MIX
-        float low = __fmul_rn(factors.write[r][n], bf16_low(word(l.f[r], j)));
-        float high = __fmul_rn(factors.write[r][n], bf16_high(word(l.f[r], j)));
+      float low = __fmul_rn(factors.write[n], bf16_low(word(l.f, j)));
+      float high = __fmul_rn(factors.write[n], bf16_high(word(l.f, j)));
 #pragma unroll
-        for (int m = 0; m < STREAMS; m++) {
-          low = __fmaf_rn(factors.mixing[r][m][n], bf16_low(word(l.x[r][m], j)), low);
-          high = __fmaf_rn(factors.mixing[r][m][n], bf16_high(word(l.x[r][m], j)), high);
-        }
-        const u32 pair = bf16x2(low, high);
-#else
-        const u32 pair = word(l.x[r][n], j);
-#endif
-        mixed.x[r][n][j] = pair;
-        u_low = __fmaf_rn(factors.read[r][n], bf16_low(pair), u_low);
-        u_high = __fmaf_rn(factors.read[r][n], bf16_high(pair), u_high);
-#if COEFFICIENTS
-        squares_x[n / 2][r] = __fmaf_rn(bf16_low(pair), bf16_low(pair), squares_x[n / 2][r]);
-        squares_x[n / 2][r] = __fmaf_rn(bf16_high(pair), bf16_high(pair), squares_x[n / 2][r]);
-#endif
+      for (int m = 0; m < STREAMS; m++) {
+        low = __fmaf_rn(factors.mixing[m][n], bf16_low(word(l.x[m], j)), low);
+        high = __fmaf_rn(factors.mixing[m][n], bf16_high(word(l.x[m], j)), high);
       }
-      const u32 u = bf16x2(u_low, u_high);
-      mixed.u[r][j] = u;
-      squares_u[r] = __fmaf_rn(bf16_low(u), bf16_low(u), squares_u[r]);
-      squares_u[r] = __fmaf_rn(bf16_high(u), bf16_high(u), squares_u[r]);
+      const u32 pair = bf16x2(low, high);
+#else
+      const u32 pair = word(l.x[n], j);
+#endif
+      mixed.x[r][n][j] = pair;
+      u_low = __fmaf_rn(factors.read[n], bf16_low(pair), u_low);
+      u_high = __fmaf_rn(factors.read[n], bf16_high(pair), u_high);
+      squares_x[n / 2] = __fmaf_rn(bf16_low(pair), bf16_low(pair), squares_x[n / 2]);
+      squares_x[n / 2] = __fmaf_rn(bf16_high(pair), bf16_high(pair), squares_x[n / 2]);
     }
-    squares_x[0][r] = quad_sum(squares_x[0][r]);
-    squares_x[1][r] = quad_sum(squares_x[1][r]);
-    squares_u[r] = quad_sum(squares_u[r]);
+    const u32 u = bf16x2(u_low, u_high);
+    mixed.u[r][j] = u;
+    squares_u = __fmaf_rn(bf16_low(u), bf16_low(u), squares_u);
+    squares_u = __fmaf_rn(bf16_high(u), bf16_high(u), squares_u);
   }
-  return mixed;
 }
 
 DEVICE void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
@@ -163,12 +149,10 @@ DEVICE void write_sums(float* at, const Sums& sums, int lane) {
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     float* row = at + (lane / 4 + 8 * r) * SUMS;
-#if COEFFICIENTS
 #pragma unroll
     for (int tile = 0; tile < 3; tile++)
       *(float2*)(row + tile * 8 + lane % 4 * 2) = make_float2(sums.raw[tile][2 * r], sums.raw[tile][2 * r + 1]);
     if (lane % 4 == 0) row[SQUARES_X] = sums.x[r];
-#endif
     if (lane % 4 == 1) row[SQUARES_U] = sums.u[r];
   }
 }

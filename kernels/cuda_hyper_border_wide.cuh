@@ -1,178 +1,114 @@
-// The wide schedule of the hyper-connection border: a block has 64 rows of a slice of columns, two blocks a multiprocessor.
+// The wide schedule of the hyper-connection border: a block keeps the weights of a group's columns and goes through bands of rows.
+//
+// Its warps: two sets of GROUP_UNITS mix every second band, each warp one unit, and norm it LAG turns later. ADD_WARPS add up the
+// units' sums. Two, each for every second band, wait for the sums of all groups, so that nobody else waits for other blocks. One
+// fetches.
 #pragma once
-#include "cuda_hyper_border_meet.cuh"
-#include "cuda_hyper_border_row.cuh"
+#include "cuda_hyper_border_bands.cuh"
 
-#define WIDE_WARPS 4  // each with 16 rows and one unit at a time; two blocks share a multiprocessor
-#define WIDE_ROWS (BAND * WIDE_WARPS)
-#define WIDE_THREADS (32 * WIDE_WARPS)
-#define BAND 16
-#define INPUT_STAGES 2
-#define INPUT_BYTES ((STREAMS + 1) * BAND * UNIT * 2)  // of one warp
-#define WEIGHT_STAGES 3
-#define OWN_ROWS (WIDE_ROWS / SLICES)  // whose coefficients a block makes
-#define PIECES (SLICE_COLUMNS / 8)
-
-// where 16-byte piece `piece` of a row of collapsed columns lies: neighbouring rows start in different banks
-DEVICE int place(int row, int piece) { return row * PIECES + (piece ^ (row & 1) << 2); }
-
-// 16 bytes to shared memory; the second-level cache fetches the whole 128, whose other half comes next
-DEVICE void copy16_of_128(u32 to_shared, const void* from_global) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from_global) : "memory");
-}
-// a warp's 16 rows of a unit: streams, then the sublayer's output, each [16 rows][64 bytes]; two rows share 128 bytes, whose
-// 16-byte pieces are swizzled. A warp reads only what it has fetched itself, so warps need not wait for each other.
-DEVICE u32 input_place(int line, int piece) { return line / 2 * 128 + (line % 2 * 4 + piece ^ line / 2 & 7) * 16; }
-DEVICE void fetch_inputs(u32 stage, const Border& b, int first_row, int column, int lane) {
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const int line = lane / 4 + 8 * half, piece = lane % 4, row = min(first_row + line, b.rows - 1);
-    const u32 to = stage + input_place(line, piece);
-    const u16* x = b.x + (u64)row * STREAMS * HIDDEN + column + piece * 8;
-#pragma unroll
-    for (int n = 0; n < STREAMS; n++) copy16_of_128(to + n * BAND * 64, x + n * HIDDEN);
-#if MIX
-    copy16_of_128(to + STREAMS * BAND * 64, b.f + (u64)row * HIDDEN + column + piece * 8);
-#endif
-  }
-}
-DEVICE Loaded read_inputs(const u8* stage, int lane) {
-  Loaded l;
+DEVICE Sums sum_unit(const Mixed& mixed, const float (&squares_x)[2][2], const float (&squares_u)[2], const u8* weights, int lane) {
+  Sums sums, more;
+  multiply_pair(sums.raw, mixed, 0, weights, lane);
+  multiply_pair(more.raw, mixed, 1, weights + PAIR_BYTES, lane);
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    const u8* at = stage + input_place(lane / 4 + 8 * r, lane % 4);
-#pragma unroll
-    for (int n = 0; n < STREAMS; n++) l.x[r][n] = *(const uint4*)(at + n * BAND * 64);
-#if MIX
-    l.f[r] = *(const uint4*)(at + STREAMS * BAND * 64);
-#endif
+    sums.x[r] = quad_sum(squares_x[r][0]), more.x[r] = quad_sum(squares_x[r][1]);
+    sums.u[r] = quad_sum(squares_u[r]), more.u[r] = 0.f;
   }
-  return l;
+  add_sums(sums, more);
+  return sums;
 }
-// Warps that have read a stage so far. No order is asked for: what a warp read went into products before it comes here.
-DEVICE u32 count_reader(u32* readers) {
-  u32 before;
-  asm volatile("atom.relaxed.cta.shared::cta.add.u32 %0, [%1], 1;" : "=r"(before) : "r"(shared_address(readers)) : "memory");
-  return before;
+// Band `turn` of a set, whose lanes norm what they have mixed themselves. That all blocks have published it, and so have normed
+// their bands 2 · LAG + 2 turns before, lets every block publish SLOTS bands later in the same place.
+DEVICE void norm_band(WideShared& s, const Border& b, int set, int turn, int piece, const uint4 weight, int lane) {
+  const int i = turn * SETS + set;
+  const Band band = band_at(b, i);
+  barrier_wait(shared_address(&s.met[i % SLOTS]), i / SLOTS & 1);
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int row = lane / 4 + 8 * r;
+    if (row < band.here)
+      norm_piece(b, s.collapsed[set][turn % RING][row][piece], weight, s.inverse_rms[i % SLOTS][row], band.first_row + row,
+                 blockIdx.x * GROUP_COLUMNS + piece * 8);
+  }
 }
-// what was fetched before this is on its way before the values are used
-DEVICE void hold(uint4& v) { asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)); }
-
-extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 2) hyper_border_wide(BORDER_PARAMETERS, float* meeting, u32* arrivals) {
-  const Border b = BORDER;
-  extern __shared__ __align__(1024) u8 shared[];
-  uint4* collapsed = (uint4*)shared;                               // [WIDE_ROWS][PIECES]
-  u8* inputs = shared + WIDE_ROWS * SLICE_COLUMNS * 2;             // stages of every warp
-  u8* weights = inputs + WIDE_WARPS * INPUT_STAGES * INPUT_BYTES;  // stages, each of two streams of a unit; afterwards sums
-  float* inverse_rms = (float*)(weights + WEIGHT_STAGES * PAIR_BYTES);
-  float* row_sums = inverse_rms + WIDE_ROWS;                       // [OWN_ROWS][SUMS]
-  float* constants = row_sums + OWN_ROWS * SUMS;                   // base, then scale
-  u64* barriers = (u64*)(constants + 28);                          // a stage of weights is there
-  u32* readers = (u32*)(barriers + WEIGHT_STAGES);                 // warps that have read a stage, ever
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, slice = blockIdx.x;
-  const int first_row = blockIdx.y * WIDE_ROWS, first_column = slice * SLICE_COLUMNS, band_row = first_row + warp * BAND;
-  const u32 full = shared_address(barriers), to_weights = shared_address(weights);
-  const u8* ours = b.parts + (u64)slice * SLICE_UNITS * 2 * PAIR_BYTES;
-  u8* own_inputs = inputs + warp * INPUT_STAGES * INPUT_BYTES;
-#pragma unroll
-  for (int i = 0; i < INPUT_STAGES; i++) {
-    fetch_inputs(shared_address(own_inputs) + i * INPUT_BYTES, b, band_row, first_column + i * UNIT, lane);
-    async_commit();
-  }
-#if COEFFICIENTS
-  if (thread == 0) {
-    for (int i = 0; i < WEIGHT_STAGES; i++) barrier_init(full + i * 8, 1), readers[i] = 0;
-    barrier_init_fence();
-    for (int i = 0; i < WEIGHT_STAGES && i < 2 * SLICE_UNITS; i++)
-      fetch_weights(to_weights + i * PAIR_BYTES, full + i * 8, ours + i * PAIR_BYTES);
-  }
-  if (thread < OUTPUTS) constants[thread] = b.base[thread];
-  if (thread < 3) constants[OUTPUTS + thread] = b.scale[thread];
-  __syncthreads();
-#endif
-  const int row0 = band_row + lane / 4, row1 = row0 + 8;
-  const RowFactors factors = load_factors(b, min(row0, b.rows - 1), min(row1, b.rows - 1));
-  Sums total = {}, group = {};
-#pragma unroll 1
-  for (int unit = 0; unit < SLICE_UNITS; unit++) {
-    async_wait<INPUT_STAGES - 1>();
-    __syncwarp();
-    u8* stage = own_inputs + unit % INPUT_STAGES * INPUT_BYTES;
-    Loaded loaded = read_inputs(stage, lane);
-    __syncwarp();
-    if (unit + INPUT_STAGES < SLICE_UNITS)
-      fetch_inputs(shared_address(stage), b, band_row, first_column + (unit + INPUT_STAGES) * UNIT, lane);
-    async_commit();
-#pragma unroll
-    for (int i = 0; i < 2 * STREAMS; i++) hold(loaded.x[i / STREAMS][i % STREAMS]);
-    float squares_x[2][2];
-    Sums sums;
-    const Mixed mixed = mix_unit(loaded, factors, squares_x, sums.u);
-    const int piece = unit * (UNIT / 8) + lane % 4;
+DEVICE void mix_bands(WideShared& s, const Border& b, int set, int unit, int lane) {
+  const int bands = num_bands(b), piece = unit * (UNIT / 8) + lane % 4, column = blockIdx.x * GROUP_COLUMNS + piece * 8;
+  const uint4 norm_weight = *(const uint4*)(b.norm_weight + column);
+  const u8* weights = s.weights + unit * 2 * PAIR_BYTES;
+  int turn = 0;
+  for (int i = set; i < bands; i += SETS, turn++) {
+    const Band band = band_at(b, i);
+    const u8* stage = s.stages[i % STAGES];
+    const float* factors = (const float*)(stage + LINES * LINE_BYTES);
+    barrier_wait(shared_address(&s.full[i % STAGES]), i / STAGES & 1);
+    Mixed mixed;
+    float squares_x[2][2], squares_u[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      collapsed[place(warp * BAND + lane / 4 + 8 * r, piece)] = make_uint4(mixed.u[r][0], mixed.u[r][1], mixed.u[r][2], mixed.u[r][3]);
+      const int row = lane / 4 + 8 * r;
+      Loaded loaded;
+#pragma unroll
+      for (int n = 0; n < STREAMS; n++) loaded.x[n] = *(const uint4*)(stage + (n * BAND + row) * ROW_BYTES + piece * 16);
 #if MIX
-      const int row = r ? row1 : row0;
-      u16* to = b.new_x + (u64)row * STREAMS * HIDDEN + first_column + piece * 8;
-      if (b.new_x && row < b.rows)
+      loaded.f = *(const uint4*)(stage + (STREAMS * BAND + row) * ROW_BYTES + piece * 16);
+#endif
+      mix_row(mixed, r, loaded, load_factors(factors + row * 4, factors + (BAND + row) * 4, factors + (2 * BAND + row * 4) * 4),
+              squares_x[r], squares_u[r]);
+      s.collapsed[set][turn % RING][row][piece] = make_uint4(mixed.u[r][0], mixed.u[r][1], mixed.u[r][2], mixed.u[r][3]);
+#if MIX
+      u16* to = b.new_x + (u64)(band.first_row + row) * STREAMS * HIDDEN + column;
+      if (row < band.here)
 #pragma unroll
         for (int n = 0; n < STREAMS; n++)
           store16(to + n * HIDDEN, mixed.x[r][n][0], mixed.x[r][n][1], mixed.x[r][n][2], mixed.x[r][n][3]);
 #endif
     }
-#if COEFFICIENTS
-    Sums more;
-#pragma unroll
-    for (int pair = 0; pair < 2; pair++) {
-      const int i = unit * 2 + pair, at = i % WEIGHT_STAGES;
-      barrier_wait(full + at * 8, i / WEIGHT_STAGES & 1);
-      multiply_pair(pair ? more.raw : sums.raw, mixed, pair, weights + at * PAIR_BYTES, lane);
-      __syncwarp();
-      // the last warp to read a stage has it refilled, so nobody waits for readers
-      if (lane == 0 && count_reader(readers + at) % WIDE_WARPS == WIDE_WARPS - 1 && i + WEIGHT_STAGES < 2 * SLICE_UNITS)
-        fetch_weights(to_weights + at * PAIR_BYTES, full + at * 8, ours + (u64)(i + WEIGHT_STAGES) * PAIR_BYTES);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; r++) sums.x[r] = squares_x[0][r], more.x[r] = squares_x[1][r], more.u[r] = 0.f;
-    add_sums(sums, more);
-#endif
-    add_sums(group, sums);
-    if ((unit + 1) % GROUP_UNITS == 0) {
-      add_sums(total, group);
-      group = {};
-    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_address(&s.empty[i % STAGES]));
+    if (turn == 0) barrier_wait(shared_address(&s.weights_there[unit]), 0);
+    const Sums sums = sum_unit(mixed, squares_x, squares_u, weights, lane);
+    if (turn > 0) barrier_wait(shared_address(&s.added[set]), turn - 1 & 1);
+    write_sums(s.unit_sums[set][unit], sums, lane);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_address(&s.mixed[set]));
+    if (turn >= LAG) norm_band(s, b, set, turn - LAG, piece, norm_weight, lane);
   }
-  __syncthreads();
-  float* partial = (float*)weights;  // [WIDE_ROWS][SUMS]
-  write_sums(partial + warp * BAND * SUMS, total, lane);
-  __syncthreads();
-  meeting += (u64)blockIdx.y * WIDE_ROWS * SUMS * SLICES;  // [WIDE_ROWS][SUMS][SLICES]
-  for (int i = thread; i < WIDE_ROWS * SUMS; i += WIDE_THREADS)
-    if (wanted(i % SUMS)) meeting[i * SLICES + slice] = partial[i];
-  meet(arrivals + blockIdx.y, SLICES);
-  const int first_own = slice * OWN_ROWS;
-  for (int i = thread; i < WIDE_ROWS + OWN_ROWS * SQUARES_U * COEFFICIENTS; i += WIDE_THREADS) {
-    const int own = i - WIDE_ROWS, row = own < 0 ? i : first_own + own / SQUARES_U, value = own < 0 ? SQUARES_U : own % SQUARES_U;
-    const float4* found = (const float4*)(meeting + (row * SUMS + value) * SLICES);
-    float slices[SLICES], sum = 0.f;
-#pragma unroll
-    for (int k = 0; k < SLICES; k += 4) *(float4*)(slices + k) = __ldcg(found + k / 4);
-#pragma unroll
-    for (int k = 0; k < SLICES; k++) sum = __fadd_rn(sum, slices[k]);
-    if (own < 0) inverse_rms[row] = reciprocal_rms(sum, b.norm_eps);
-    else row_sums[own / SQUARES_U * SUMS + value] = sum;
+  for (int last = max(turn - LAG, 0); last < turn; last++) norm_band(s, b, set, last, piece, norm_weight, lane);
+}
+
+DEVICE void begin_block(WideShared& s, const Border& b) {
+  for (int i = 0; i < GROUP_UNITS; i++) barrier_init(shared_address(&s.weights_there[i]), 1);
+  barrier_init_fence();
+  for (int i = 0; i < GROUP_UNITS; i++) {
+    const u32 there = shared_address(&s.weights_there[i]);
+    barrier_expect(there, 2 * PAIR_BYTES);
+    bulk_load(shared_address(s.weights) + i * 2 * PAIR_BYTES, b.parts + (u64)(blockIdx.x * GROUP_UNITS + i) * 2 * PAIR_BYTES,
+              2 * PAIR_BYTES, there);
   }
+  for (int i = 0; i < STAGES; i++) barrier_init(shared_address(&s.full[i]), 1), barrier_init(shared_address(&s.empty[i]), GROUP_UNITS);
+  for (int i = 0; i < SETS; i++) barrier_init(shared_address(&s.mixed[i]), GROUP_UNITS), barrier_init(shared_address(&s.added[i]), 1);
+  for (int i = 0; i < SLOTS; i++) barrier_init(shared_address(&s.published[i]), 1), barrier_init(shared_address(&s.met[i]), 1);
+  barrier_init_fence();
+}
+extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
+    hyper_border_wide(BORDER_PARAMETERS, float* meeting, u32* arrivals, const __grid_constant__ TensorMap x_map,
+                      const __grid_constant__ TensorMap f_map) {
+  const Border b = BORDER;
+  extern __shared__ __align__(128) u8 shared[];
+  WideShared& s = *(WideShared*)shared;
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  meeting += (u64)blockIdx.y * SLOTS * SLOT_FLOATS;
+  arrivals += blockIdx.y * SLOTS;
+  if (thread == 0) begin_block(s, b);
+  later_launches_allow();
+  earlier_launches_wait();
+  if (thread < SLOTS) s.first_lap[thread] = lap_of(arrivals + thread, GROUPS);
+  if (thread < OUTPUTS) s.constants[thread] = b.base[thread];
+  if (thread < 3) s.constants[OUTPUTS + thread] = b.scale[thread];
   __syncthreads();
-#if COEFFICIENTS
-  const int finished = first_row + first_own + thread;
-  if (thread < OWN_ROWS && finished < b.rows) finish(b, row_sums + thread * SUMS, constants, finished);
-  __syncwarp();
-#endif
-#pragma unroll 4
-  for (int i = thread; i < WIDE_ROWS * PIECES; i += WIDE_THREADS) {
-    const int row = i / PIECES, piece = i % PIECES, column = first_column + piece * 8;
-    const uint4 weight = *(const uint4*)(b.norm_weight + column);
-    if (first_row + row < b.rows) norm_piece(b, collapsed[place(row, piece)], weight, inverse_rms[row], first_row + row, column);
-  }
+  if (warp < MIX_WARPS) mix_bands(s, b, warp / GROUP_UNITS, warp % GROUP_UNITS, lane);
+  else if (warp < MIX_WARPS + ADD_WARPS) add_bands(s, b, meeting, arrivals, thread - 32 * MIX_WARPS);
+  else if (warp < MIX_WARPS + ADD_WARPS + SETS) meet_bands(s, b, meeting, arrivals, warp - MIX_WARPS - ADD_WARPS, lane);
+  else if (lane == 0) fetch_bands(s, b, &x_map, &f_map);
 }

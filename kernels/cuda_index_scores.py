@@ -17,7 +17,6 @@ from deepinfer.kernels.cuda_program import CudaProgram, Launch, num_multiprocess
 from torch import Tensor
 
 HEADS, DIMS, ROW_BYTES, TILE = 32, 128, 68, 128
-WARPGROUPS, STAGES = 3, 16
 PACK = 2  # rows of an integer product
 MAX_ROWS_TOGETHER = 16
 
@@ -88,17 +87,17 @@ def launch_scores(
     )  # fmt: skip
 
 
+def ring_of(rows_together: int) -> tuple[int, int]:
+    """Warpgroups that multiply, and stages of their ring: a multiple of them, and few, so that the first tiles come first."""
+    return (4, 8) if rows_together == 1 else (3, 9)
+
+
 @cache
 def _kernel(device: int, rows_together: int, candidates: bool) -> Launch:
-    stages = STAGES if rows_together <= STAGES // 2 else STAGES // 2  # queries take their place
-    macros = {
-        "ROWS": rows_together,
-        "WARPGROUPS": WARPGROUPS,
-        "STAGES": stages,
-        "CANDIDATES": int(candidates),
-    }
+    warpgroups, stages = ring_of(rows_together)
+    macros = {"ROWS": rows_together, "WARPGROUPS": warpgroups, "STAGES": stages, "CANDIDATES": int(candidates)}
     integer_rows = -(-rows_together // PACK) * PACK if rows_together > 1 else 0
     query_bytes = (rows_together + integer_rows) * HEADS * DIMS + max(1, integer_rows) * (HEADS * 4 + 8)
-    shared = query_bytes + stages * (TILE * ROW_BYTES + 16) + 40 * 4
+    shared = query_bytes + stages * (TILE * ROW_BYTES + 16) + warpgroups * 128 * 16 + 40 * 4
     program = CudaProgram("cuda_index_scores.cu", macros)
-    return program.kernel("index_scores", threads=WARPGROUPS * 128 + 128, shared_bytes=shared)
+    return program.kernel("index_scores", threads=warpgroups * 128 + 128, shared_bytes=shared, overlap=True)

@@ -1,131 +1,125 @@
 // One slot of a block of drafts: logits = base + head · embed[previous], the choice of the next token, its evidence.
 //
-// A warp takes 16 tokens of the vocabulary at a time: their 16 x 256 weights stay in its registers, read from device memory
-// once for all rows, and meet 16 rows at a time. The tokens of a tile are laid so that a thread holds four neighbours of a row,
-// and the 256 products are summed in an order that gives every thread 16 bytes at a time of both operands.
-// A row's best key (ordered score, then the lower token) is a maximum of whole numbers, so its order does not matter.
-// Macros: THREADS a block, BF16 base logits. B rows, V vocabulary.
-#include "philox.cuh"
+// A block's producer warps bring tiles of 32 tokens into shared memory: their weights, read from device memory once for all rows,
+// and every row's base logits. Four warpgroups multiply: each keeps the embeddings of 64 rows in registers. Where there are fewer
+// rows, they take tiles in turn. A tile's tokens lie so that a thread ends up with eight neighbours of a row, which share a block
+// of random numbers. A row's best key (ordered score, then the lower token) is a maximum of whole numbers, so its order does not
+// matter; blocks tell each other through device memory what is to be beaten. K has one order for every number of rows.
+// Macros: ROW_BLOCKS of 64 rows (1, 2 or 4), STAGES, STATE_BYTES of shared memory before them, BF16 base logits.
+#include "cuda_markov_step.cuh"
+#include "hopper_wgmma.cuh"
 
-constexpr int RANK = 256, LINE = RANK * 2 + 64;  // bytes of a row's embedding in shared memory: 16-byte reads without conflicts
-constexpr int ROWS = 256, WARPS = THREADS / 32, ID_BITS = 17;
-constexpr u32 LAST_ID = (1u << ID_BITS) - 1;
-constexpr u64 NOTHING = (u64)0x007fffff << ID_BITS, BAD = ~0ull;  // keys of -inf, and of a row with a NaN or +inf
-constexpr float LOG2_E = 1.4426950408889634f;
-
-struct RowNoise {
-  Philox philox;
-  float temperature;  // 0: greedy
-};
-struct Shared {
-  u64 keys[ROWS];
-  RowNoise rows[ROWS];
-  u32 is_last;
-  __align__(16) char embeddings[16];  // and more: a line for each row, rows in sixteens
-};
-
-DEVICE u64 key_of(float score, int id) {
-  u32 bits = __float_as_uint(score + 0.f);
-  return (u64)(bits ^ ((u32)((int)bits >> 31) | 0x80000000u)) << ID_BITS | (LAST_ID - (u32)id);
+// ---- producers -----------------------------------------------------------------------------------------------------------------
+// Token t of a tile is row 8 (t / 2 % 4) + 2 (t / 8) + t % 2 of the product's operand, four panels of 64 k, swizzled.
+DEVICE void load_weights(u32 to, const char* head, int first_token) {
+  int thread = threadIdx.x - CONSUMERS, piece = thread % 32;
+  const char* from = head + (long long)first_token * (RANK * 2) + piece * 16;
+#pragma unroll 2
+  for (int i = 0; i < TILE * 32 / PRODUCERS; i++) {
+    int token = PRODUCERS / 32 * i + thread / 32, line = 8 * (token / 2 % 4) + 2 * (token / 8) + token % 2;
+    async_copy16(to + piece / 8 * (TILE * 128) + line * 128 + (piece % 8 ^ line % 8) * 16, from + token * (RANK * 2));
+  }
 }
-DEVICE float score_of(u64 key) {
-  u32 bits = (u32)(key >> ID_BITS);
-  return __uint_as_float(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits);
+// pieces of 16 bytes; float32 lines are swizzled
+DEVICE u32 base_place(int row, int piece) { return row * BASE_LINE + (BF16 ? piece : piece ^ row % 8) * 16; }
+DEVICE void load_base(u32 to, const char* base, long long line_bytes, int num_rows) {
+  constexpr int PIECES = BASE_LINE / 16, STEP = PRODUCERS / PIECES;
+  int thread = threadIdx.x - CONSUMERS, piece = thread % PIECES;
+#pragma unroll 2
+  for (int row = thread / PIECES; row < num_rows; row += STEP)
+    async_copy16(to + base_place(row, piece), base + row * line_bytes + piece * 16);
+}
+DEVICE void produce(Shared& s, u32 stages, const char* base, long long line_bytes, const char* head, int num_rows, int num_tiles) {
+  int i = 0;
+  for (int tile = blockIdx.x; tile < num_tiles; tile += gridDim.x, i++) {
+    int stage = i % STAGES;
+    u32 to = stages + stage * STAGE_BYTES;
+    if (i >= STAGES) barrier_wait(shared_address(&s.empty[stage]), (i / STAGES - 1) & 1);
+    load_weights(to, head, tile * TILE);
+    load_base(to + WEIGHT_BYTES, base + (long long)tile * BASE_LINE, line_bytes, num_rows);
+    async_arrive(shared_address(&s.full[stage]));
+  }
 }
 
-DEVICE uint4 load_once(const void* from) {
-  uint4 x;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(from));
-  return x;
+// ---- consumers -----------------------------------------------------------------------------------------------------------------
+// the embeddings of 16 rows as a warp's part of the left operand; rows that are not there are zero
+DEVICE void load_rows(u32 a[16][4], const char* embed, const int* previous, int stride, int row, int num_rows) {
+  int q = threadIdx.x % 4;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    bool there = row + 8 * h < num_rows;
+    int token = there ? max(previous[(row + 8 * h) * stride], 0) : 0;
+    const u32* from = (const u32*)(embed + (long long)token * (RANK * 2)) + q;
+#pragma unroll
+    for (int k = 0; k < 16; k++) {
+      a[k][h] = there ? from[8 * k] : 0;
+      a[k][2 + h] = there ? from[8 * k + 4] : 0;
+    }
+  }
 }
-DEVICE float4 load_base(const char* base, long long place) {
+
+DEVICE void add_base(float x[8], const char* line, int row, int q) {
 #if BF16
-  u32 low, high;
-  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "l"(base + place * 2));
-  return make_float4(bf16_low(low), bf16_high(low), bf16_low(high), bf16_high(high));
+  uint4 b = *(const uint4*)(line + base_place(row, q));
+  const u32 pairs[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+  for (int i = 0; i < 4; i++) x[2 * i] += bf16_low(pairs[i]), x[2 * i + 1] += bf16_high(pairs[i]);
 #else
-  uint4 x = load_once(base + place * 4);
-  return make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w));
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    float4 b = *(const float4*)(line + base_place(row, 2 * q + i));
+    x[4 * i] += b.x, x[4 * i + 1] += b.y, x[4 * i + 2] += b.z, x[4 * i + 3] += b.w;
+  }
 #endif
 }
-DEVICE void multiply(float4& sum, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum.x), "+f"(sum.y), "+f"(sum.z), "+f"(sum.w) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
-// the best key of four neighbours of a row, 0 where none can beat the row's best so far
-DEVICE u64 best_of_four(const RowNoise& row, const float x[4], int id, u64 so_far) {
-  float level = score_of(so_far);
-  bool good = x[0] < __uint_as_float(0x7f800000) && x[1] < __uint_as_float(0x7f800000) &&
-              x[2] < __uint_as_float(0x7f800000) && x[3] < __uint_as_float(0x7f800000);
-  if (!good || so_far == BAD) return BAD;
-  u64 best = 0;
-  if (row.temperature == 0) {
+// a tile against 64 rows by one warpgroup; `row` and `row` + 8 are this thread's
+DEVICE void consume(Shared& s, const u32 a[16][4], const char* stage, u32 empty, int first_token, int row, int num_rows) {
+  int lane = threadIdx.x % 32, q = lane % 4;
+  float d[16];
+  int id = first_token + 8 * q;
+  u64 weights = wgmma_descriptor(shared_address(stage), 1024);
+  __syncwarp();
+  wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-      if (x[j] >= level && x[j] > -__uint_as_float(0x7f800000)) best = max(best, key_of(x[j], id + j));
-    return best;
+  for (int k = 0; k < 16; k++)
+    Wgmma<TILE>::rs(d, *(const u32(*)[4])a[k], weights + (k / 4 * (TILE * 128) + k % 4 * 32) / 16, k > 0);
+  wgmma_commit();
+  u32 words[2][4];  // drawn while the product is on its way
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const RowNoise& noise = s.rows[min(row + 8 * h, num_rows - 1)];
+    if (row - lane / 4 + 8 * h < num_rows && __any_sync(~0u, noise.inverse > 0)) high_bits(noise.philox, id, words[h]);
   }
-  u64 words[4];
-  philox_words<4>(row.philox, id, words);
-  float inverse = 1 / row.temperature;
-  level -= fabsf(level) * 0x1p-20f;  // room for rounding in the test below
+  wgmma_wait<0>();
 #pragma unroll
-  for (int j = 0; j < 4; j++) {
-    float score = x[j] * inverse;
-    if (may_win(power_of_two((score - level) * LOG2_E) * 1.001f, (u32)words[j]) && score > -__uint_as_float(0x7f800000))
-      best = max(best, key_of(score + gumbel32(words[j]), id + j));
-  }
-  return best;
-}
-
-DEVICE void enter(u64* keys, int row, u64 key) {
+  for (int h = 0; h < 2; h++) {
+    float x[8], most;
 #pragma unroll
-  for (int step = 1; step < 4; step *= 2) key = max(key, __shfl_xor_sync(~0u, key, step));
-  if (threadIdx.x % 4 == 0 && key > keys[row]) atomicMax(&keys[row], key);
-}
-
-// 16 tokens from `token` on against all rows
-DEVICE void tile(Shared& s, const char* base, long long base_stride, const char* head, int token, int num_rows) {
-  int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-  uint4 weights[2][8];
-#pragma unroll
-  for (int j = 0; j < 2; j++)
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-      weights[j][k] = load_once(head + (long long)(token + g / 2 * 4 + 2 * j + g % 2) * (RANK * 2) + q * 16 + k * 64);
-  int id = token + 4 * q;
-  float4 zero = make_float4(0, 0, 0, 0), next[2];
-#pragma unroll
-  for (int h = 0; h < 2; h++) next[h] = g + 8 * h < num_rows ? load_base(base, (g + 8 * h) * base_stride + id) : zero;
-  for (int m = 0; m < num_rows; m += 16) {
-    float4 now[2] = {next[0], next[1]}, sums[2] = {zero, zero};
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      int row = m + 16 + g + 8 * h;
-      if (row < num_rows) next[h] = load_base(base, row * base_stride + id);
+    for (int j = 0; j < 4; j++) x[2 * j] = d[4 * j + 2 * h], x[2 * j + 1] = d[4 * j + 2 * h + 1];
+    int at = min(row + 8 * h, num_rows - 1);
+    add_base(x, stage + WEIGHT_BYTES, at, q);
+    if (h == 1) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(empty);
     }
-    const char* line = s.embeddings + (m + g) * LINE + q * 16;
+    if (row - lane / 4 + 8 * h >= num_rows) continue;  // none of the warp's
+    most = x[0];
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
-      uint4 x = *(const uint4*)(line + k * 64), y = *(const uint4*)(line + 8 * LINE + k * 64);
-#pragma unroll
-      for (int j = 0; j < 2; j++) {
-        multiply(sums[j], x.x, y.x, x.y, y.y, weights[j][k].x, weights[j][k].y);
-        multiply(sums[j], x.z, y.z, x.w, y.w, weights[j][k].z, weights[j][k].w);
-      }
+    for (int j = 1; j < 8; j++) most = max_or_nan(most, x[j]);
+    if (row + 8 * h >= num_rows) most = -INFINITY_F;
+    const RowNoise& noise = s.rows[at];
+    bool greedy = noise.inverse == 0;
+    u64 so_far = s.keys[at], key = so_far;
+    if (__any_sync(~0u, greedy && !(most < score_of(key)))) {
+      u64 found = best_greedy(x, most, id, key);
+      if (greedy) key = found;
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      int row = m + g + 8 * h;
-      u64 key = 0;
-      if (row < num_rows) {
-        float x[4] = {now[h].x + (h ? sums[0].z : sums[0].x), now[h].y + (h ? sums[0].w : sums[0].y),
-                      now[h].z + (h ? sums[1].z : sums[1].x), now[h].w + (h ? sums[1].w : sums[1].y)};
-        key = best_of_four(s.rows[row], x, id, s.keys[row]);
-      }
-      if (__any_sync(~0u, key != 0)) enter(s.keys, row, key);
+    if (__any_sync(~0u, !greedy)) {
+      u64 found = best_drawn(noise, x, most, id, words[h], greedy ? BAD : key);
+      if (!greedy) key = found;
     }
+    if (q == 0 && key > so_far && row + 8 * h < num_rows) atomicMax(&s.keys[at], key);
   }
 }
 
@@ -136,56 +130,85 @@ DEVICE float dot8(uint4 x, uint4 y, float sum) {
   return sum;
 }
 
-// proj · [hidden, embed[previous]] of one row, by one warp
-DEVICE float weigh(const char* hidden, int width, const char* embedding, const char* projection) {
-  int lane = threadIdx.x % 32;
+// proj · [hidden, embed[previous]] of one row by the producers, a warp a quarter of it
+DEVICE void weigh(Shared& s, const char* hidden, int width, const char* embedding, const char* projection, float* evidence) {
+  int thread = threadIdx.x - CONSUMERS;
   float sum = 0;
-#pragma unroll 4
-  for (int i = lane * 16; i < width * 2; i += 512)
+#pragma unroll 2
+  for (int i = thread * 16; i < width * 2; i += PRODUCERS * 16)
     sum = dot8(*(const uint4*)(hidden + i), *(const uint4*)(projection + i), sum);
-  sum = dot8(*(const uint4*)(embedding + lane * 16), *(const uint4*)(projection + width * 2 + lane * 16), sum);
+  if (thread < 32) sum = dot8(*(const uint4*)(embedding + thread * 16), *(const uint4*)(projection + width * 2 + thread * 16), sum);
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  return sum;
+  if (thread % 32 == 0) s.quarters[thread / 32] = sum;
+  named_sync(2, PRODUCERS);
+  if (thread == 0) *evidence = (s.quarters[0] + s.quarters[1]) + (s.quarters[2] + s.quarters[3]);
+  named_sync(2, PRODUCERS);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-markov_step(const char* base, int base_stride, const char* head, const char* embed, const int* previous, int previous_stride,
-            const char* hidden, int hidden_stride, int width, const char* projection, const u64* seeds, const u64* positions,
-            int ahead, const double* temperatures, int stream, int num_rows, int vocabulary, u64* best, u32* finished,
-            int* tokens, int tokens_stride, float* evidence, int evidence_stride) {
-  extern __shared__ __align__(16) char memory[];
-  Shared& s = *(Shared*)memory;
-  int padded = (num_rows + 15) / 16 * 16;
-  for (int i = threadIdx.x; i < padded * 32; i += THREADS) {
-    int row = i / 32, token = row < num_rows ? max(previous[row * previous_stride], 0) : 0;
-    uint4 piece = *(const uint4*)(embed + (long long)token * (RANK * 2) + i % 32 * 16);
-    *(uint4*)(s.embeddings + row * LINE + i % 32 * 16) = row < num_rows ? piece : make_uint4(0, 0, 0, 0);
-  }
-  for (int row = threadIdx.x; row < num_rows; row += THREADS) {
-    float temperature = (float)temperatures[row];
-    s.keys[row] = NOTHING;
-    s.rows[row] = {philox_row(seeds[row], positions[row] + ahead, stream), temperature < 1e-5f ? 0 : temperature};
-  }
-  __syncthreads();
-  int warp = threadIdx.x / 32 * gridDim.x + blockIdx.x, num_warps = gridDim.x * WARPS;
-  for (int at = warp; at < vocabulary / 16; at += num_warps) tile(s, base, base_stride, head, at * 16, num_rows);
-  for (int row = num_warps - 1 - warp; row < num_rows; row += num_warps) {  // the warps with fewer tiles
-    float sum = weigh(hidden + (long long)row * hidden_stride * 2, width, s.embeddings + row * LINE, projection);
-    if (threadIdx.x % 32 == 0) evidence[row * evidence_stride] = sum;
-  }
-  __syncthreads();
-  for (int row = threadIdx.x; row < num_rows; row += THREADS)
+// This block's keys to all blocks'; the last block writes the tokens and leaves the workspace zero
+DEVICE void finish(Shared& s, const int* previous, int previous_stride, int num_rows, u64* best, u32* finished, int* tokens,
+                   int tokens_stride) {
+  named_sync(1, CONSUMERS);
+  for (int row = threadIdx.x; row < num_rows; row += CONSUMERS)
     if (s.keys[row] > NOTHING) atomicMax(&best[row], s.keys[row]);
   __threadfence();
-  __syncthreads();
+  named_sync(1, CONSUMERS);
   if (threadIdx.x == 0) s.is_last = add_acq_rel(finished, 1) == gridDim.x - 1;
-  __syncthreads();
+  named_sync(1, CONSUMERS);
   if (!s.is_last) return;
-  for (int row = threadIdx.x; row < num_rows; row += THREADS) {
+  for (int row = threadIdx.x; row < num_rows; row += CONSUMERS) {
     u64 key = atomicExch(&best[row], 0);
     bool chosen = key != 0 && key != BAD && previous[row * previous_stride] >= 0;
     tokens[row * tokens_stride] = chosen ? (int)(LAST_ID - (u32)(key & LAST_ID)) : -1;
   }
   if (threadIdx.x == 0) *finished = 0;
+}
+
+extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+markov_step(const char* base, int base_stride, const char* head, const char* embed, const int* previous, int previous_stride,
+            const char* hidden, int hidden_stride, int width, const char* projection, const u64* seeds, const u64* positions,
+            int ahead, const double* temperatures, int stream, int num_rows, int vocabulary, u64* best, u32* finished,
+            int* tokens, int tokens_stride, float* evidence, int evidence_stride) {
+  extern __shared__ __align__(1024) char memory[];
+  Shared& s = *(Shared*)memory;
+  const char* stages = memory + STATE_BYTES;
+  int num_tiles = vocabulary / TILE;
+  if (threadIdx.x < STAGES) {
+    barrier_init(shared_address(&s.full[threadIdx.x]), PRODUCERS);
+    barrier_init(shared_address(&s.empty[threadIdx.x]), ROW_BLOCKS * 4);
+    barrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x >= CONSUMERS) {
+    registers_less<PRODUCER_REGISTERS>();
+    produce(s, shared_address(stages), base, (long long)base_stride * (BF16 ? 2 : 4), head, num_rows, num_tiles);
+    for (int row = blockIdx.x; row < num_rows; row += gridDim.x) {  // while the last tiles are multiplied
+      const char* embedding = embed + (long long)max(previous[row * previous_stride], 0) * (RANK * 2);
+      weigh(s, hidden + (long long)row * hidden_stride * 2, width, embedding, projection, evidence + row * evidence_stride);
+    }
+  } else {
+    registers_more<CONSUMER_REGISTERS>();
+    for (int row = threadIdx.x; row < num_rows; row += CONSUMERS) {
+      float temperature = (float)temperatures[row];
+      s.keys[row] = NOTHING;
+      s.rows[row] = {philox_row(seeds[row], positions[row] + ahead, stream), temperature < 1e-5f ? 0 : 1 / temperature};
+    }
+    int warp = threadIdx.x / 32, group = warp / 4, block = group % ROW_BLOCKS, lane = threadIdx.x % 32;
+    int row = block * 64 + warp % 4 * 16 + lane / 4;
+    u32 a[16][4];
+    load_rows(a, embed, previous, previous_stride, row, num_rows);
+    named_sync(1, CONSUMERS);
+    int i = group / ROW_BLOCKS;
+    for (int tile = blockIdx.x + i * gridDim.x; tile < num_tiles; tile += TEAMS * gridDim.x, i += TEAMS) {
+      int stage = i % STAGES, done = i / TEAMS, told = row_told(s, block * 64, num_rows);
+      u64 heard = is_power(done) ? ask(best, told) : 0;
+      barrier_wait(shared_address(&s.full[stage]), i / STAGES & 1);
+      fence_shared_for_async();
+      consume(s, a, stages + stage * STAGE_BYTES, shared_address(&s.empty[stage]), tile * TILE, row, num_rows);
+      if (is_power(done)) hear(s, told, heard);
+      if (i % TEAMS == 0 && is_power(done + 1)) tell(s, best, told);
+    }
+    finish(s, previous, previous_stride, num_rows, best, finished, tokens, tokens_stride);
+  }
 }

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from deepinfer.ops.markov import MarkovStep
 
-THREADS = 512
+THREADS = 512 + 128  # consumers and producers
 MAX_ROWS = 256  # of a launch
-RANK = 256
-_LINE_BYTES = RANK * 2 + 64
-_STATE_BYTES = MAX_ROWS * (8 + 32) + 16  # of shared memory, beside the embeddings
+RANK, TILE = 256, 32  # tokens
+_SHARED_BYTES = 226 << 10  # of a multiprocessor, for one block
+_STATE_BYTES = 11 << 10  # of them before the stages; the source asserts that it suffices
+_MOST_STAGES = 8
 
 
 class MarkovWork:
@@ -52,10 +53,13 @@ def markov_step(
     assert head_VR.shape == embed_VR.shape == (vocabulary, RANK), "the bias has rank 256"
     assert all(x.dtype == torch.bfloat16 for x in (head_VR, embed_VR, hidden_BD, projection_X)), "weights are bfloat16"
     assert head_VR.is_contiguous() and embed_VR.is_contiguous(), "weights are contiguous"
-    assert vocabulary % 16 == 0 and vocabulary <= 1 << 17, "a vocabulary of at most 131,072, a multiple of 16"
+    assert vocabulary % TILE == 0 and vocabulary <= 1 << 17, "a vocabulary of at most 131,072, a multiple of 32"
     assert base_BV.stride(1) == hidden_BD.stride(1) == 1, "rows are contiguous"
     assert base_BV.stride(0) % 8 == hidden_BD.stride(0) % 8 == hidden_BD.shape[1] % 8 == 0, (
         "rows are multiples of 16 bytes"
+    )
+    assert all(x.data_ptr() % 16 == 0 for x in (base_BV, head_VR, embed_VR, hidden_BD, projection_X)), (
+        "tensors are aligned to 16 bytes"
     )
     _check_rows(num_rows, hidden_BD.shape[1], previous_B, projection_X, seed_B, position_B, temperature_B)
     if out is None:
@@ -63,8 +67,8 @@ def markov_step(
     for at in (slice(first, first + MAX_ROWS) for first in range(0, num_rows, MAX_ROWS)):
         base, previous, hidden = base_BV[at], previous_B[at], hidden_BD[at]
         rows, (token, evidence) = len(base), (x[at] for x in out)
-        padded = (rows + 15) // 16 * 16
-        kernel = _kernel(base.device.index, base.dtype == torch.bfloat16, _STATE_BYTES + padded * _LINE_BYTES)
+        row_blocks = 1 if rows <= 64 else 2 if rows <= 128 else 4
+        kernel = _kernel(base.device.index, base.dtype == torch.bfloat16, row_blocks)
         kernel(
             (num_multiprocessors(base.device.index),), base, base.stride(0), head_VR, embed_VR, previous, previous.stride(0),
             hidden, hidden.stride(0), hidden.shape[1], projection_X, seed_B[at], position_B[at], ahead, temperature_B[at],
@@ -92,6 +96,9 @@ def _check_rows(
 
 
 @cache
-def _kernel(device: int, bfloat16: bool, shared_bytes: int) -> Launch:
-    program = CudaProgram("cuda_markov_step.cu", {"THREADS": THREADS, "BF16": int(bfloat16)})
-    return program.kernel("markov_step", threads=THREADS, shared_bytes=shared_bytes)
+def _kernel(device: int, bfloat16: bool, row_blocks: int) -> Launch:
+    stage_bytes = TILE * (RANK * 2 + 64 * row_blocks * (2 if bfloat16 else 4))
+    stages = min(_MOST_STAGES, (_SHARED_BYTES - _STATE_BYTES) // stage_bytes)
+    macros = {"ROW_BLOCKS": row_blocks, "STAGES": stages, "STATE_BYTES": _STATE_BYTES, "BF16": int(bfloat16)}
+    program = CudaProgram("cuda_markov_step.cu", macros)
+    return program.kernel("markov_step", threads=THREADS, shared_bytes=_STATE_BYTES + stages * stage_bytes)

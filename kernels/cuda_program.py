@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deepinfer.config.env import foreign
+
 SOURCES = Path(__file__).parent
-CUBINS = Path.home() / ".cache" / "deepinfer" / "cubins"
 DEFAULT_SHARED_BYTES = 48 << 10  # more has to be asked for
 _INCLUDE = re.compile(r'^\s*#include\s+"([\w.]+)"', re.MULTILINE)
 Launch = Callable[..., None]
@@ -40,11 +41,13 @@ class CudaProgram:
         shared_bytes: int = 0,
         cluster: tuple[int, int, int] | None = None,
         overlap: bool = False,
+        cooperative: bool = False,
     ) -> Launch:
         """`launch(grid, *args)` of an extern "C" kernel on the current stream.
 
         Arguments are tensors (their addresses), ints and bools (32 bits), floats (32 bits), ctypes values, or structures of the
         driver by value. With `overlap` a launch may begin before earlier ones of its stream end; the kernel then waits itself.
+        With `cooperative` all blocks of a launch are on the device at once, so that they may wait for one another.
         Raises ValueError where the source does not compile for the device, or the driver refuses the kernel.
         """
         from cuda.bindings import driver
@@ -55,6 +58,8 @@ class CudaProgram:
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(driver.cuFuncSetAttribute(function, limit, shared_bytes))
         attributes = [_overlap_attribute()] if overlap else []
+        if cooperative:
+            attributes.append(_cooperative_attribute())
         if cluster is not None:
             attributes.append(_cluster_attribute(cluster))
 
@@ -87,12 +92,18 @@ class CudaProgram:
         options = [f"--gpu-architecture={architecture}", "--std=c++17", *self.options]
         text = _with_includes(self.path)
         version = _checked(nvrtc.nvrtcVersion())
-        kept = CUBINS / f"{hashlib.sha256(repr((text, options, version)).encode()).hexdigest()}.cubin"
+        kept = cubin_folder() / f"{hashlib.sha256(repr((text, options, version)).encode()).hexdigest()}.cubin"
         if kept.is_file():
             return kept.read_bytes()
         cubin = _compile(self.path.name, text, options)
         _keep(kept, cubin)
         return cubin
+
+
+def cubin_folder() -> Path:
+    """Where cubins are kept. A relative XDG_CACHE_HOME is ignored, as its specification says."""
+    xdg = Path(foreign().xdg_cache_home or "")
+    return (xdg if xdg.is_absolute() else Path.home() / ".cache") / "deepinfer" / "cubins"
 
 
 def _with_includes(path: Path) -> str:
@@ -162,6 +173,15 @@ def _overlap_attribute() -> Any:
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
+
+
+def _cooperative_attribute() -> Any:
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    attribute.value.cooperative = 1
     return attribute
 
 

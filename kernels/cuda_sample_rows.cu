@@ -2,47 +2,40 @@
 //
 // Load → grammar mask → edits of single tokens → best token → filters → score + Gumbel noise → log probabilities.
 // Where the filters leave few tokens, these go onto a list and one block ends the row; otherwise top-k, top-p and min-p become
-// one floor that all blocks find together. Macros: THREADS a block, RESIDENT blocks a multiprocessor, BF16 logits.
+// one floor that all blocks find together. Macros: THREADS a block, RESIDENT blocks a multiprocessor, STATE_BYTES of
+// shared memory before the logits, BF16 logits.
 #include "sample_race.cuh"
 
-// top-k, then top-p of what it leaves, then min-p; `bound` is known where there is no top-k
-DEVICE Floor filter(Row& row, int top_k, double top_p, float least, Share bound, int vocabulary) {
+// top-k, then top-p of what it leaves, then min-p
+DEVICE Floor filter(Row& row, int top_k, double top_p, float least, const Share& share) {
   Floor floor = no_floor();
-  if (top_k > 0) {
-    floor = floor_of(cut_count(row, floor, top_k));
-    if (top_p < 1) bound = share_bound(row, floor, top_p, vocabulary);
-  }
-  if (top_p < 1) floor = floor_of(cut_share(row, floor, top_p, bound));
+  if (top_k > 0) floor = floor_of(cut_count(row, floor, top_k));
+  if (top_p < 1) floor = floor_of(top_k > 0 ? cut_share(row, top_p, floor) : cut_share(row, top_p, share));
   return least > floor.x ? Floor{least, (int)LAST_ID} : floor;
 }
 
 // Lists of all tokens that the filters may keep: how many they are, or more than LIST where they are too many.
-DEVICE u32 list_candidates(Row& row, int top_k, double top_p, float least, int vocabulary, Share& share) {
+DEVICE u32 list_candidates(Row& row, int top_k, double top_p, float least, Share& share) {
   if (top_k > LIST) return LIST + 1;
   if (top_k > 0) {
     float bound = count_bound(row, no_floor(), top_k);
-    least = top_p < 1 ? bound : fmaxf(least, bound);  // top-p counts what min-p drops
-  } else if (top_p < 1) {
-    share = share_bound(row, no_floor(), top_p, vocabulary);
-    fill_queue(row, share.least);
-    least = fmaxf(least, share.least);
+    return list_from(row, no_floor(), top_p < 1 ? bound : fmaxf(least, bound));  // top-p counts what min-p drops
   }
-  return list_from(row, no_floor(), least);
+  return top_p < 1 ? list_share(row, top_p, share) : LIST + 1;
 }
 
 // the chosen token's log probability and rank, then the best others; of tokens above the floor, the rest counting as -inf
 DEVICE void write_logprobs(Row& row, Floor floor, int token, int n, int* ids, float* logprobs, int* rank_out) {
   Shared& s = *row.shared;
-  int width = row.groups * 4, owner = token / width;
+  int owner = token / row.width;
   cluster_sync();
-  float chosen = __uint_as_float(cluster_load(cluster_address(shared_address(row.x + token - owner * width), owner)));
+  float chosen = __uint_as_float(cluster_load(cluster_address(shared_address(row.x + token - owner * row.width), owner)));
+  Floor better = {chosen, token - 1};
   float weight = 0;
   u32 num_better = 0;
   each_group(row, floor.x, [&](const float4& x, int id) {
     weight += weight_of_group(row, floor, x, id);
-    if (most_of(x) < chosen) return;
-#pragma unroll 1
-    for (int j = 0; j < 4; j++) num_better += at(x, j) > chosen || (at(x, j) == chosen && id + j < token);
+    num_better += count_of_group(better, x, id);
   });
   Triple sums = reduce<Sum>(row, {bits_of((double)weight), num_better, 0});
   double scale = (double)row.per / LOG2_E, rest = log(double_of(sums.a));
@@ -52,7 +45,7 @@ DEVICE void write_logprobs(Row& row, Floor floor, int token, int n, int* ids, fl
   if (n == 0) return cluster_sync();
   u32 listed = list_best(row, floor, n + 1);
   if (listed > LIST) {
-    floor = floor_of(cut<false>(row, floor, floor.x, n + 1, 0, 32, 0));
+    floor = floor_of(cut<false>(row, floor, part_from(floor.x, 32), n + 1, 0));
     cluster_sync();  // the lists are read
     listed = list_from(row, floor, floor.x);
   }
@@ -79,10 +72,11 @@ sample_rows(const char* logits, int row_bytes, int vocabulary, int stream, const
             const double* edit_biases, const int* edit_counts, int columns, int* tokens, int* faults, int* kept, int* ids,
             float* logprobs, int* ranks) {
   extern __shared__ __align__(16) char memory[];
-  int r = blockIdx.x / BLOCKS, width = vocabulary / BLOCKS;
+  int r = blockIdx.x / BLOCKS;
   Row row;
-  row.shared = (Shared*)memory, row.x = (float*)(memory + (sizeof(Shared) + 15) / 16 * 16);
-  row.groups = width / 4, row.rank = cluster_rank(), row.base = row.rank * width;
+  row.shared = (Shared*)memory, row.x = (float*)(memory + STATE_BYTES);
+  row.rank = cluster_rank(), row.width = part_of(vocabulary), row.base = row.rank * row.width;
+  row.groups = min(row.width, vocabulary - row.base) / 4;
   row.turn = 0, row.queued = -1;
   const char* from = logits + (long long)r * row_bytes;
 #if !BF16
@@ -104,16 +98,14 @@ sample_rows(const char* logits, int row_bytes, int vocabulary, int stream, const
 #if BF16
   load(row, from);
 #endif
-  Scan scanned = scan<true>(row, mask_row < 0 ? nullptr : masks + (long long)mask_row * (vocabulary / 32));
+  u32 flags = scan<true>(row, mask_row < 0 ? nullptr : masks + (long long)mask_row * (vocabulary / 32));
   if (edited) {
     edit(row, edits, r);
-    u32 flags = scanned.flags;
-    scanned = scan<false>(row, nullptr);
-    scanned.flags = flags;
+    scan<false>(row, nullptr);
   }
   __syncwarp();
   cluster_wait();
-  u32 flags = agree(row, scanned);
+  flags = agree(row, flags);
   bool broken = (flags & BROKEN) || !(flags & ANY_FINITE), none = !(row.top > -INFINITY_F);
   bool writes = row.rank == 0 && threadIdx.x == 0;
   if (broken || none) {
@@ -130,31 +122,31 @@ sample_rows(const char* logits, int row_bytes, int vocabulary, int stream, const
     filtered = top_k > 0 || top_p < 1 || min_p > 0;
     Share share = {};
     float least = min_p > 0 ? __double2float_ru((double)row.top + row.temperature * log(min_p)) : -INFINITY_F;
-    u32 listed = filtered ? list_candidates(row, top_k, top_p, least, vocabulary, share) : LIST + 1;
+    u32 listed = filtered ? list_candidates(row, top_k, top_p, least, share) : LIST + 1;
     if (listed <= LIST && row.rank != 0 && n < 0) return cluster_sync();  // the first block does the rest
     Philox noise = philox_row(seeds[r], positions[r], stream);
     if (listed <= LIST) {
       token = race_listed(row, noise, listed, top_k, top_p, least, share.total, floor, num_kept);
     } else {
-      if (filtered) floor = filter(row, top_k, top_p, least, share, vocabulary);
+      if (filtered) floor = filter(row, top_k, top_p, least, share);
       token = race(row, noise, floor, filtered, num_kept);
     }
   }
   if (writes) tokens[r] = token, faults[r] = 0, kept[r] = num_kept;
   if (n < 0) return;
   if (greedy || !processed) row.per = LOG2_E, floor = no_floor();
-  if (!processed && (edited || mask_row >= 0 || (filtered && row.queued < 0))) {
-    load(row, from);  // again: no edit, mask or filter is in it
+  if (!processed && (edited || mask_row >= 0)) {
+    load(row, from);  // again: neither edit nor mask is in it
     row.queued = -1;
-    Scan scanned = scan<false>(row, nullptr);
-    if (edited || mask_row >= 0) agree(row, scanned);
+    scan<false>(row, nullptr);
+    agree(row, 0);
   }
   write_logprobs(row, floor, token, n, ids + r * columns, logprobs + r * columns, ranks + r);
 }
 
-// the two words of noise at every token of a row, for whoever needs them elsewhere
-extern "C" __global__ void noise_words(u64 seed, u64 position, int stream, int first, int count, u64* words) {
+// the 52 bits of noise at every token of a row, for whoever needs them elsewhere
+extern "C" __global__ void draw_noise(u64 seed, u64 position, int stream, int first, int count, u64* bits) {
   Philox noise = philox_row(seed, position, stream);
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
-    words[i] = philox_words(noise, first + i);
+    bits[i] = noise_bits(noise, first + i);
 }

@@ -16,7 +16,7 @@ from deepinfer.ops.sampling_rows import SampledRows, SamplingRows
 THREADS, RESIDENT = 256, 3  # of a block; blocks on one multiprocessor
 BLOCKS = 8  # a row's
 MAX_VOCABULARY = 1 << 17
-_STATE_BYTES = 12032  # of shared memory, beside the logits
+_STATE_BYTES = 12032  # of shared memory, beside the logits; the source asserts that it suffices
 WIDE = ("seed_R", "position_R")  # int64
 FINE = ("temperature_R", "top_p_R", "min_p_R", "repetition_R", "frequency_R", "presence_R", "edit_biases_E")  # float64
 
@@ -41,7 +41,7 @@ def sample_rows(logits_RV: Tensor, rows: SamplingRows, *, stream: int = 0, colum
     _check_rows(num_rows, rows)
     out = _result(num_rows, columns, logits_RV.device)
     if num_rows:
-        shared_bytes = _STATE_BYTES + vocabulary // BLOCKS * 4
+        shared_bytes = _STATE_BYTES + -(-vocabulary // (8 * BLOCKS)) * 8 * 4
         _kernel(logits_RV.device.index, logits_RV.dtype == torch.bfloat16, shared_bytes)(
             (BLOCKS * num_rows,), logits_RV, logits_RV.stride(0) * logits_RV.itemsize, vocabulary, stream,
             rows.seed_R, rows.position_R, rows.temperature_R, rows.top_p_R, rows.min_p_R, rows.repetition_R,
@@ -60,12 +60,12 @@ def _check_rows(num_rows: int, rows: SamplingRows) -> None:
     assert len(rows.edit_starts_X) == num_rows + 1, "edit_starts_X has a number for every row and the end"
 
 
-def noise_words(seed: int, position: int, stream: int, first: int, count: int, device: torch.device | str) -> Tensor:
-    """int64 [count]: words 0 (low half) and 1 of the Philox blocks of tokens `first` … of a sequence's position."""
-    words = torch.empty(count, dtype=torch.int64, device=device)
+def noise_bits(seed: int, position: int, stream: int, first: int, count: int, device: torch.device | str) -> Tensor:
+    """int64 [count]: the 52 bits of noise of tokens `first` … at a sequence's position."""
+    bits = torch.empty(count, dtype=torch.int64, device=device)
     wide = (ctypes.c_uint64(seed), ctypes.c_uint64(position))
-    _program(False).kernel("noise_words", threads=256)((132,), *wide, stream, first, count, words)
-    return words
+    _program(False).kernel("draw_noise", threads=256)((132,), *wide, stream, first, count, bits)
+    return bits
 
 
 def _result(num_rows: int, columns: int, device: torch.device) -> SampledRows:
@@ -77,7 +77,8 @@ def _result(num_rows: int, columns: int, device: torch.device) -> SampledRows:
 
 @cache
 def _program(bfloat16: bool) -> CudaProgram:
-    return CudaProgram("cuda_sample_rows.cu", {"THREADS": THREADS, "RESIDENT": RESIDENT, "BF16": int(bfloat16)})
+    macros = {"THREADS": THREADS, "RESIDENT": RESIDENT, "STATE_BYTES": _STATE_BYTES, "BF16": int(bfloat16)}
+    return CudaProgram("cuda_sample_rows.cu", macros)
 
 
 @cache

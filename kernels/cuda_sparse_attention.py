@@ -2,7 +2,7 @@
 
 Every query row is one thread block's from first to last key, in list order, so its bits depend on its own keys alone. Where
 rows are too few for the device, eight blocks share a row: one block multiplies queries by keys where another sums values, but
-every number comes from the same products in the same order, so the bits stay.
+every number comes from the same products in the same order, so the bits stay. Launches overlap with what runs before them.
 
 Legend: T rows · H heads · K head dim · F rope frequencies · W, S slots of a list · A, B, R blocks, rows, bytes of a store.
 """
@@ -19,8 +19,10 @@ from deepinfer.ops.sparse_attention import row_kind
 HEADS, HEAD_DIM, FREQUENCIES, TILE = 64, 512, 32, 64
 FORMATS = {"plain": 0, "window": 1, "main": 2}
 LOG2E = 1.4426950408889634
-SHARED_BYTES = 3 * 65536 + 2 * 8192 + 512 + 256 + 512 + 16 + 16 + 240
+SHARED_BYTES = 3 * 65536 + 2 * 8192 + 2 * 2048 + 512 + 16 + 16 + 512 + 240
 SPREAD, MOST_SPREAD_SLOTS = 8, 640  # thread blocks that share a row; shared memory ends the second
+SHARE_BYTES = 8192 + 1024  # what they tell each other of a block of keys
+MOST_SELECTED_SLOTS = 32 * TILE  # a lane of a warp looks at each block
 
 
 def sparse_attention(
@@ -51,22 +53,23 @@ def sparse_attention(
     assert rows == len(selected_rows_TS) == len(q_THK), (
         "a list of window rows and one of selected rows for each row of q"
     )
-    assert window + selected_rows_TS.shape[1] >= 2 * TILE, (
-        f"at least {2 * TILE} slots: the last block of keys adds to others"
-    )
+    assert window >= TILE, f"a list of window rows has at least {TILE} slots"
+    assert selected_rows_TS.shape[1] <= MOST_SELECTED_SLOTS, f"at most {MOST_SELECTED_SLOTS} selected slots"
     out_THK = torch.empty_like(q_THK)
     if not rows:
         return out_THK
     num_blocks = num_multiprocessors(q_THK.device.index)
-    can_spread = kinds[0] != "plain" and window + selected_rows_TS.shape[1] <= MOST_SPREAD_SLOTS
+    num_slots = window + selected_rows_TS.shape[1]
+    can_spread = kinds[0] != "plain" and num_slots <= MOST_SPREAD_SLOTS
     spread = can_spread and rows * SPREAD <= num_blocks if spread is None else spread
     assert can_spread or not spread, f"packed rows and at most {MOST_SPREAD_SLOTS} slots are spread"
     formats = FORMATS[kinds[0]], FORMATS[kinds[1]]
+    exchange = q_THK.new_empty(rows * num_slots // TILE * SHARE_BYTES, dtype=torch.uint8) if spread else None
     attend = _kernel(q_THK.device.index, window, selected_rows_TS.shape[1], *formats, spread)
     attend(
         (rows * SPREAD if spread else min(rows, num_blocks),),
         q_THK, *stores[0], *stores[1], window_rows_TW, selected_rows_TS, window_rows_TW.stride(0),
-        selected_rows_TS.stride(0), sink_H, rope_T2F, out_THK, rows, scale * LOG2E,
+        selected_rows_TS.stride(0), sink_H, rope_T2F, out_THK, rows, scale * LOG2E, exchange,
     )  # fmt: skip
     return out_THK
 
@@ -77,9 +80,9 @@ def _kernel(device: int, window: int, selected: int, window_format: int, selecte
     macros |= {"WINDOW_FORMAT": window_format, "SELECTED_FORMAT": selected_format}
     program = CudaProgram("cuda_sparse_attention.cu", macros)
     if not spread:
-        return program.kernel("attend", threads=512, shared_bytes=SHARED_BYTES)
-    shared_bytes = SHARED_BYTES + (window + selected) // TILE * (256 + 1024) + 64
-    return program.kernel("attend_spread", threads=512, shared_bytes=shared_bytes, cluster=(SPREAD, 1, 1))
+        return program.kernel("attend", threads=512, shared_bytes=SHARED_BYTES, overlap=True)
+    shared_bytes = SHARED_BYTES + (window + selected) // TILE * 256 + 64
+    return program.kernel("attend_spread", threads=512, shared_bytes=shared_bytes, cluster=(SPREAD, 1, 1), overlap=True)
 
 
 def _check(q_THK: Tensor, sink_H: Tensor, rope_T2F: Tensor) -> None:
@@ -89,7 +92,7 @@ def _check(q_THK: Tensor, sink_H: Tensor, rope_T2F: Tensor) -> None:
     assert sink_H.shape == (HEADS,) and sink_H.dtype == torch.float32, "one float32 sink a head"
     assert sink_H.is_contiguous(), "sinks are contiguous"
     assert rope_T2F.shape == (rows, 2, FREQUENCIES) and rope_T2F.dtype == torch.float32, "float32 cosines and sines"
-    assert rope_T2F.is_contiguous(), "rope is contiguous"
+    assert rope_T2F.is_contiguous() and rope_T2F.data_ptr() % 16 == 0, "rope is contiguous and aligned to 16 bytes"
 
 
 def _store(store_ABR: Tensor, rows_TJ: Tensor) -> tuple[Tensor, ctypes.c_uint64, int, int, ctypes.c_uint32, int]:

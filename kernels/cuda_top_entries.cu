@@ -7,7 +7,9 @@
 // neighbours' shared memory. Counts are sums of integers, so results do not depend on the order of anything.
 //
 // Macros: CLUSTER blocks a row · ELEMENTS a thread, a multiple of 4 · GROUP scores an element (1, or 8: an element is a block's
-// best score, and the newest visible entry's block is forced in) · MAPPED 1: numbers are places among candidate blocks of 8.
+// best score, and the newest visible entry's block is forced in) · MAPPED 1: numbers are places among candidate blocks of 8 ·
+// BLOCKS of a multiprocessor at a time: two where there are rows enough, though some registers spill.
+#include "tensor_copies.cuh"
 #include "top_entry_keys.cuh"
 
 DEVICE u32 inclusive_sum(u32 value) {
@@ -180,12 +182,14 @@ DEVICE u32 choose(Shared& shared, const u32 (&keys)[ELEMENTS], u32 count, int fi
   return write_taken(shared, few, prefix, need, blocks, out, [&](int i) { return shared.list.numbers[place + i]; });
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, ELEMENTS <= 16 ? 2 : 1) top_entries(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) top_entries(
     const float* scores, const int* visible, const int* blocks, int* out, int width, int count) {
   __shared__ Shared shared;
   int row = blockIdx.x / CLUSTER, rank = CLUSTER == 1 ? 0 : (int)cluster_rank();
-  int length = max(0, min(visible[row], width)), first = rank * THREADS * ELEMENTS;
   for (int i = threadIdx.x; i < PASSES * BINS / 4; i += THREADS) ((uint4*)shared.counts)[i] = {0, 0, 0, 0};
+  earlier_launches_wait();
+  later_launches_allow();
+  int length = max(0, min(visible[row], width)), first = rank * THREADS * ELEMENTS;
   u32 keys[ELEMENTS];
   load_keys(shared, scores + (long long)row * width, first, length, keys);
   __syncthreads();

@@ -9,7 +9,7 @@ Legend: T rows · J entries · C candidate blocks of 8 entries.
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, Launch
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, num_multiprocessors
 from torch import Tensor
 
 THREADS, BLOCK = 512, 8
@@ -41,7 +41,9 @@ def launch_choice(scores_TJ: Tensor, visible_T: Tensor, blocks_TC: Tensor | None
     if not rows:
         return
     cluster, elements = shape_of(rows, width // group, group)
-    kernel = _kernel(scores_TJ.device.index, cluster, elements, group, blocks_TC is not None)
+    index = scores_TJ.device.index
+    pairs = elements <= 16 or (elements <= 32 and rows * cluster > num_multiprocessors(index))
+    kernel = _kernel(index, cluster, elements, group, blocks_TC is not None, 2 if pairs else 1)
     kernel((rows * cluster,), scores_TJ, visible_T, blocks_TC, out_TN, width, count)
 
 
@@ -49,7 +51,7 @@ def shape_of(rows: int, elements: int, group: int) -> tuple[int, int]:
     """Blocks a row and elements a thread. Few rows are spread further; what is chosen does not depend on it."""
     for cluster in (1, 2, 4, 8):
         each = -(-elements // (cluster * THREADS * 4)) * 4
-        spread = group == 1 and rows <= MANY_ROWS and cluster < MAX_CLUSTER
+        spread = rows <= MANY_ROWS and cluster < MAX_CLUSTER
         if each <= MAX_ELEMENTS[group] // (2 if spread else 1):
             return cluster, each
     most = MAX_CLUSTER * MAX_ELEMENTS[group] * THREADS
@@ -57,7 +59,9 @@ def shape_of(rows: int, elements: int, group: int) -> tuple[int, int]:
 
 
 @cache
-def _kernel(device: int, cluster: int, elements: int, group: int, mapped: bool) -> Launch:
-    macros = {"CLUSTER": cluster, "ELEMENTS": elements, "GROUP": group, "MAPPED": int(mapped)}
+def _kernel(device: int, cluster: int, elements: int, group: int, mapped: bool, blocks: int) -> Launch:
+    """`blocks`: of a multiprocessor at a time."""
+    macros = {"CLUSTER": cluster, "ELEMENTS": elements, "GROUP": group, "MAPPED": int(mapped), "BLOCKS": blocks}
     shape = (cluster, 1, 1) if cluster > 1 else None
-    return CudaProgram("cuda_top_entries.cu", macros).kernel("top_entries", threads=THREADS, cluster=shape)
+    program = CudaProgram("cuda_top_entries.cu", macros)
+    return program.kernel("top_entries", threads=THREADS, cluster=shape, overlap=True)

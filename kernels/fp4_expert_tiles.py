@@ -16,19 +16,26 @@ from torch import Tensor
 from deepinfer.ops.fp4_experts import Fp4Experts
 
 TILE_ROWS, TILE_COLUMNS = 256, 64
+STEP_COLUMNS = 2 * TILE_COLUMNS  # columns come by whole steps of the product
 CODE_BYTES = TILE_ROWS * TILE_COLUMNS // 2
 PIECE_BYTES = CODE_BYTES + TILE_ROWS * TILE_COLUMNS // 32
 SCALE_OFFSET = 126  # what the kernel adds to a scale byte to get the bf16 exponent field that undoes the codes' bias
 LARGEST_SCALE = 254 - SCALE_OFFSET  # 2^1
 
-# Where the bits (mantissa, low exponent, high exponent, sign) of a pair's two codes go within 32 bits: one shift and one
-# mask bring each of the first three pairs to a bf16's sign, low exponent and high mantissa bits; the fourth takes two.
-_PAIR_BITS = (
-    ((0, 1, 2, 9), (16, 17, 18, 25)),
-    ((4, 5, 6, 13), (20, 21, 22, 29)),
-    ((10, 11, 12, 19), (26, 27, 28, 3)),
-    ((14, 7, 8, 15), (30, 23, 24, 31)),
+# Where the pairs of codes of two K steps lie in a thread's two 32-bit words: which word, and how far it turns right to bring
+# the pair's bits to a bf16's places. Three pairs of each word leave 8 bits; the fourth pairs lie in `rest`, those bits of both.
+_PLACES = (6, 7, 8, 15)  # mantissa, low exponent, high exponent, sign; of the pair's second code 16 further
+_PAIRS = (
+    ("first", 0),
+    ("first", 26),
+    ("first", 4),
+    ("rest", 30),
+    ("second", 2),
+    ("second", 28),
+    ("second", 6),
+    ("rest", 8),
 )
+_REST_OF_FIRST = 0x60306030  # `rest` takes these bits of the first word, the others of the second
 # Axes of the 256 weight rows of a tile: warpgroup 4, warp 4, r1 4, half 2, r0 2; a product's rows are r1, r0 and half · 8.
 # Plain: a thread ends up with 4 adjacent outputs of a row. Paired: the halves are gate and up, so it has both of a column.
 _ROW_AXES = (4, 4, 4, 2, 2)
@@ -55,16 +62,41 @@ class TiledFp4Experts:
 
 def tile_experts(weight: Fp4Experts, paired: bool = False) -> TiledFp4Experts:
     """Re-lays the weights, expert by expert. Raises ValueError for a scale that is NaN or above 2."""
+    _check_stored(weight)
     experts, rows, half = weight.codes_ENB.shape
-    if int(weight.scale_ENG.max()) > LARGEST_SCALE:
-        raise ValueError(f"an expert's scale byte is above {LARGEST_SCALE} (2.0) or NaN, which this layout cannot hold")
-    assert rows % TILE_ROWS == 0 and half * 2 % TILE_COLUMNS == 0, "weight rows come by 256 and columns by 64"
     pieces = weight.codes_ENB.new_empty(experts, rows // TILE_ROWS, half * 2 // TILE_COLUMNS, PIECE_BYTES)
     for expert in range(experts):
         pieces[expert, :, :, :CODE_BYTES] = _code_bytes(weight.codes_ENB[expert], paired)
         scale_NG = weight.scale_ENG[expert] + SCALE_OFFSET
         pieces[expert, :, :, CODE_BYTES:] = _to_memory(scale_NG, _scale_axes(rows, half * 2, paired))
     return tiled(pieces, paired)
+
+
+def _check_stored(weight: Fp4Experts) -> None:
+    """Refuses weights that the tiles cannot hold."""
+    assert isinstance(weight, Fp4Experts), (
+        f"MXFP4 experts to re-lay came as {type(weight).__name__}; tiles are made of codes and scales as stored, once: "
+        "give Fp4Experts(codes, scales)"
+    )
+    codes, scale = weight.codes_ENB, weight.scale_ENG
+    assert codes.dtype == scale.dtype == torch.uint8, (
+        f"MXFP4 experts to re-lay have codes {codes.dtype} and scales {scale.dtype}; tiles hold the release's bytes: give "
+        "both as uint8 (Tensor.view re-reads bytes)"
+    )
+    experts, rows, half = codes.shape
+    assert rows % TILE_ROWS == 0 and half * 2 % STEP_COLUMNS == 0, (
+        f"MXFP4 experts [N, K] to re-lay are {rows} × {half * 2}; a tile holds {TILE_ROWS} rows and a step of the product "
+        f"takes {STEP_COLUMNS} columns: pad N to {TILE_ROWS} and K to {STEP_COLUMNS} with zeros, or take the Triton kernel"
+    )
+    assert scale.shape == (experts, rows, half // 16), (
+        f"MXFP4 experts {rows} × {half * 2} to re-lay came with scales {tuple(scale.shape)}; each has one for 32 columns of a "
+        f"row: give {(experts, rows, half // 16)}"
+    )
+    if experts and int(scale.max()) > LARGEST_SCALE:
+        raise ValueError(
+            f"MXFP4 experts to re-lay have scale byte {int(scale.max())}; the kernel holds bytes up to {LARGEST_SCALE} (2.0), "
+            "larger ones and NaN (255) have no bfloat16 in its decoding. Check the checkpoint, or take the Triton kernel"
+        )
 
 
 def tiled(pieces_EMCB: Tensor, paired: bool) -> TiledFp4Experts:
@@ -78,9 +110,9 @@ def untile_experts(weight: TiledFp4Experts) -> Fp4Experts:
     _, rows, columns = weight.shape
     codes, scales = [], []
     for pieces_MCB in weight.pieces_EMCB:
-        words = pieces_MCB[..., :CODE_BYTES].contiguous().view(torch.int32).long()
-        nibbles = torch.zeros(*words.shape, 8, dtype=torch.uint8, device=words.device)
-        for place, positions in enumerate(positions for pair in _PAIR_BITS for positions in pair):
+        words = pieces_MCB[..., :CODE_BYTES].contiguous().view(torch.int64)
+        nibbles = torch.zeros(*words.shape, 16, dtype=torch.uint8, device=words.device)
+        for place, positions in enumerate(_bit_positions()):
             for bit, position in enumerate(positions):
                 nibbles[..., place] |= ((words >> position & 1) << bit).to(torch.uint8)
         codes_NK = _from_memory(nibbles, _code_axes(rows, columns, weight.paired)).reshape(rows, columns)
@@ -94,8 +126,8 @@ def _code_bytes(codes_NB: Tensor, paired: bool) -> Tensor:
     """uint8 [M, C, 8192]."""
     rows, half = codes_NB.shape
     nibbles_NK = torch.stack((codes_NB & 15, codes_NB >> 4), dim=-1)
-    nibbles = _to_memory(nibbles_NK, _code_axes(rows, 2 * half, paired)).unflatten(-1, (-1, 8))
-    words = nibbles.new_zeros(nibbles.shape[:-1], dtype=torch.int32)
+    nibbles = _to_memory(nibbles_NK, _code_axes(rows, 2 * half, paired)).unflatten(-1, (-1, 16))
+    words = nibbles.new_zeros(nibbles.shape[:-1], dtype=torch.int64)
     for table, codes in zip(_spread_bits(codes_NB.device), nibbles.unbind(-1)):
         words |= table[codes.int()]
     return words.view(torch.uint8)
@@ -103,12 +135,24 @@ def _code_bytes(codes_NB: Tensor, paired: bool) -> Tensor:
 
 @cache
 def _spread_bits(device: torch.device) -> list[Tensor]:
-    """For each of a word's eight codes, int32 [16]: the word with that code alone."""
+    """For each of two words' 16 codes, int64 [16]: the words with that code alone."""
     tables = []
-    for positions in (positions for pair in _PAIR_BITS for positions in pair):
+    for positions in _bit_positions():
         words = [sum((code >> bit & 1) << position for bit, position in enumerate(positions)) for code in range(16)]
-        tables.append(torch.tensor(words, dtype=torch.int64, device=device).to(torch.int32))
+        signed = [word - (1 << 64 if word >> 63 else 0) for word in words]
+        tables.append(torch.tensor(signed, dtype=torch.int64, device=device))
     return tables
+
+
+def _bit_positions() -> list[list[int]]:
+    """Of each of two words' 16 codes, where its four bits lie; the second word's from 32 on."""
+    positions = []
+    for word, turn in _PAIRS:
+        for second in (0, 16):
+            bits = [(place + second + turn) % 32 for place in _PLACES]
+            far = [word == "second" or (word == "rest" and not _REST_OF_FIRST >> bit & 1) for bit in bits]
+            positions.append([bit + 32 * other for bit, other in zip(bits, far)])
+    return positions
 
 
 def _split_rows(rows: int, paired: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -33,12 +33,10 @@ DEVICE void integer_product(int (&d)[PACK * 16], const u32* a, u64 b, int more) 
 // The descriptor of one group of dims of the queries at `query`, 128-byte swizzle, 1024 bytes from 8 heads to the next.
 DEVICE u64 query_group(u32 query, int g) { return (u64)((query >> 4) + 2 * g | 1 << 16) | (u64)(1024 >> 4 | 1 << 30) << 32; }
 
-typedef float Products[GROUPS][16];
-
-template <int PENDING> DEVICE void await(Products& d) {
+template <int PENDING> DEVICE void await(float (&d)[16]) {
   wgmma_wait<PENDING>();
 #pragma unroll
-  for (int i = 0; i < GROUPS * 16; i++) asm volatile("" : "+f"(d[i / 16][i % 16]));  // nothing is read before this
+  for (int i = 0; i < 16; i++) asm volatile("" : "+f"(d[i]));  // nothing is read before this
 }
 
 template <int PENDING> DEVICE void await(int (&d)[PACK * 16]) {
@@ -52,32 +50,71 @@ DEVICE void load_weights(const float* weights, float2 (&weight)[4]) {
   for (int n = 0; n < 4; n++) weight[n] = *(const float2*)(weights + n * 8 + (threadIdx.x & 3) * 2);
 }
 
-DEVICE void issue_floats(Products& d, const u32 (&keys)[GROUPS][4], u32 query) {
+DEVICE void issue_group(float (&d)[16], const u32 (&codes)[4], u64 query) {
   wgmma_fence();
-#pragma unroll
-  for (int g = 0; g < GROUPS; g++) float_product(d[g], keys[g], query_group(query, g));
+  float_product(d, codes, query);
   wgmma_commit();
 }
 
-// Dot products: groups summed with their scales.
-DEVICE void fold_groups(const Products& d, float (&dots)[16], const float (*scale)[GROUPS]) {
-#pragma unroll
-  for (int g = 0; g < GROUPS; g++)
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-      float factor = scale[i >> 1 & 1][g];
-      dots[i] = g == 0 ? d[g][i] * factor : fmaf(d[g][i], factor, dots[i]);
-    }
+DEVICE float fma_saturated(float a, float b, float c) {
+  float result;
+  asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(result) : "f"(a), "f"(b), "f"(c));
+  return result;
 }
 
-// Σ weight · relu(dot) over this thread's eight heads, in order.
+// dots += products of a group, scaled. The last one cuts negative sums to 0 by saturation: all are below 1.
+template <int G> DEVICE void fold_group(const float (&d)[16], float (&dots)[16], const float4 (&scales)[2]) {
+#pragma unroll
+  for (int i = 0; i < 16; i++) {
+    float4 four = scales[i >> 1 & 1];
+    if (G == 0) dots[i] = d[i] * four.x;
+    if (G == 1) dots[i] = fmaf(d[i], four.y, dots[i]);
+    if (G == 2) dots[i] = fmaf(d[i], four.z, dots[i]);
+    if (G == 3) dots[i] = fma_saturated(d[i], four.w, dots[i]);
+  }
+}
+
+// relu of the dot products of 64 keys with 32 heads. Each version fits the registers that its number of warpgroups leaves.
+#if WARPGROUPS < 4
+DEVICE void dot_products(float (&dots)[16], const u32 (&codes)[GROUPS][4], const float4* scales, u32 query) {
+  float d[GROUPS][16];
+  wgmma_fence();
+#pragma unroll
+  for (int g = 0; g < GROUPS; g++) float_product(d[g], codes[g], query_group(query, g));
+  wgmma_commit();
+  float4 scale[2] = {scales[0], scales[1]};
+#pragma unroll
+  for (int g = 0; g < GROUPS; g++) await<0>(d[g]);
+  fold_group<0>(d[0], dots, scale);
+  fold_group<1>(d[1], dots, scale);
+  fold_group<2>(d[2], dots, scale);
+  fold_group<3>(d[3], dots, scale);
+}
+#else  // two groups at a time: one is multiplied while the other is folded
+DEVICE void dot_products(float (&dots)[16], const u32 (&codes)[GROUPS][4], const float4* scales, u32 query) {
+  float d[2][16];
+  issue_group(d[0], codes[0], query_group(query, 0));
+  issue_group(d[1], codes[1], query_group(query, 1));
+  float4 scale[2] = {scales[0], scales[1]};
+  await<1>(d[0]);
+  fold_group<0>(d[0], dots, scale);
+  issue_group(d[0], codes[2], query_group(query, 2));
+  await<1>(d[1]);
+  fold_group<1>(d[1], dots, scale);
+  issue_group(d[1], codes[3], query_group(query, 3));
+  await<1>(d[0]);
+  fold_group<2>(d[0], dots, scale);
+  await<0>(d[1]);
+  fold_group<3>(d[1], dots, scale);
+}
+#endif
+
+// Σ weight · dot over this thread's eight heads, in order.
 DEVICE float weighted(const float (&dots)[16], int side, const float2 (&weight)[4]) {
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < 8; i++) {
-    float shown = fmaxf(dots[(i >> 1) * 4 + side * 2 + (i & 1)], 0.0f);
-    sum = fmaf(shown, i & 1 ? weight[i >> 1].y : weight[i >> 1].x, sum);
-  }
+  for (int i = 0; i < 8; i++)
+    sum = fmaf(dots[(i >> 1) * 4 + side * 2 + (i & 1)], i & 1 ? weight[i >> 1].y : weight[i >> 1].x, sum);
   return sum;
 }
 

@@ -1,4 +1,4 @@
-// Work of the index score kernel: which rows share keys, which tiles are a block's, and the warp that copies their keys.
+// Work of the index score kernel: which rows share keys, and which tiles are a block's.
 //
 // Rows are cut at multiples of ROWS and where the sequence changes; the rows of a cut ("item") share key reads. Tiles of 128 keys
 // of all items, weighed by their rows, are dealt out in equal contiguous shares over a persistent grid.
@@ -7,9 +7,10 @@
 
 #define DEVICE_MEMBER __device__ __forceinline__
 
-constexpr int HEADS = 32, DIMS = 128, ROW_BYTES = 68, ROW_WORDS = 17, TILE = 128, GROUPS = 4;
+constexpr int HEADS = 32, DIMS = 128, ROW_BYTES = 68, ROW_WORDS = 17, TILE_BITS = 7, TILE = 1 << TILE_BITS, GROUPS = 4;
 constexpr int STAGE_BYTES = TILE * ROW_BYTES, QUERY_BYTES = HEADS * DIMS;
 constexpr int CONSUMERS = WARPGROUPS * 128, THREADS = CONSUMERS + 128;
+constexpr int CONSUMER_REGISTERS = WARPGROUPS == 4 ? 104 : 152, COPIER_REGISTERS = WARPGROUPS == 4 ? 64 : 56;
 constexpr int SMALL = 8;  // entries of a candidate block
 
 struct Problem {
@@ -54,6 +55,9 @@ struct Share {
   int row, before, low, high;  // the first item, the cost before it, and this block's part of all cost
 };
 
+// total · block / blocks, in 32 bits
+DEVICE int part_of(u32 total, u32 block) { return total / gridDim.x * block + total % gridDim.x * block / gridDim.x; }
+
 // every thread calls; `scratch` holds 40 ints
 DEVICE Share find_share(const Problem& p, int* scratch) {
   int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
@@ -77,7 +81,7 @@ DEVICE Share find_share(const Problem& p, int* scratch) {
     if (w < warp) before += part;
     total += part;
   }
-  Share share{0, 0, (int)((long long)total * blockIdx.x / gridDim.x), (int)((long long)total * (blockIdx.x + 1) / gridDim.x)};
+  Share share{0, 0, part_of(total, blockIdx.x), part_of(total, blockIdx.x + 1)};
   if (share.low < share.high && before <= share.low && share.low < before + own)
     for (int row = begin; row < end; row++)
       if (leads(p, row)) {
@@ -106,40 +110,4 @@ template <class Body> DEVICE void for_items(const Problem& p, const Share& share
     before += tiles * cost;
     row += item.rows;
   }
-}
-
-// ---- the copying warp ------------------------------------------------------------------------------------------------------------
-// Where piece `piece` of an item's keys lies: a cache block, or a candidate block of 8 entries; null past the end.
-DEVICE const u8* piece_address(const Problem& p, const Item& item, const int* table, int piece) {
-  int size = CANDIDATES ? SMALL : p.entries_a_block;
-  if (piece * size >= item.longest) return nullptr;
-  int number = CANDIDATES ? p.blocks[(long long)item.row * (p.width / SMALL) + piece] : piece;
-  if (number < 0) return nullptr;
-  int entry = number * size;
-  return p.store + table[entry / p.entries_a_block] * p.block_bytes + entry % p.entries_a_block * ROW_BYTES;
-}
-
-DEVICE void copy_tiles(const Problem& p, const Share& share, u32 ring, u32 full, u32 empty) {
-  int lane = threadIdx.x & 31, count = 0;
-  int bytes = (CANDIDATES ? SMALL : p.entries_a_block) * ROW_BYTES, pieces = STAGE_BYTES / bytes;
-  for_items(p, share, [&](Item item, int first, int last) {
-    const int* table = p.tables + (long long)p.sequence[item.row] * p.table_width;
-    int window = first * pieces;  // of 32 pieces, one a lane; the next window's addresses are fetched ahead
-    const u8 *address = nullptr, *ahead = piece_address(p, item, table, window + lane);
-    for (int tile = first; tile < last; tile++, count++) {
-      int stage = count % STAGES, base = tile * pieces;
-      if (base == window) {
-        address = ahead;
-        window += 32;
-        ahead = piece_address(p, item, table, window + lane);
-      }
-      const u8* from = (const u8*)__shfl_sync(~0u, (u64)address, base - window + 32 + lane);
-      bool copies = lane < pieces && from != nullptr;
-      barrier_wait(empty + stage * 8, count / STAGES & 1 ^ 1);
-      int total = __popc(__ballot_sync(~0u, copies)) * bytes;
-      if (lane == 0) barrier_expect(full + stage * 8, total);
-      __syncwarp();
-      if (copies) bulk_load(ring + stage * STAGE_BYTES + lane * bytes, from, bytes, full + stage * 8);
-    }
-  });
 }

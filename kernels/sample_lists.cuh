@@ -2,6 +2,7 @@
 #pragma once
 #include "sample_load.cuh"
 
+DEVICE bool is_full(const Shared& s, u32 size) { return *(const volatile u32*)&s.count > size; }
 DEVICE void append(Shared& s, u64 key) {
   u32 i = atomicAdd(&s.count, 1);
   if (i < LIST) s.list[i] = key;
@@ -16,6 +17,7 @@ DEVICE void fill_queue(Row& row, float least) {
   Shared& s = *row.shared;
   clear_count(s);
   each_group(row, least, [&](const float4& x, int id) {
+    if (is_full(s, QUEUE)) return;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       if (at(x, j) < least) continue;
@@ -28,12 +30,12 @@ DEVICE void fill_queue(Row& row, float least) {
   __syncthreads();  // the count is free
 }
 
-// all kept tokens from `least` up onto the blocks' lists; how many they are
+// all kept tokens from `least` up onto the blocks' lists; how many they are, or more than LIST
 DEVICE u32 list_from(Row& row, Floor floor, float least) {
   Shared& s = *row.shared;
   clear_count(s);
   each_from(row, least, [&](float x, int id) {
-    if (x >= least && is_kept(floor, x, id)) append(s, key_of(x, id));
+    if (x >= least && is_kept(floor, x, id) && !is_full(s, LIST)) append(s, key_of(x, id));
   });
   __syncthreads();
   return (u32)reduce<Sum>(row, {0, threadIdx.x == 0 ? s.count : 0, 0}).b;

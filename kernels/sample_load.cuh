@@ -45,7 +45,7 @@ DEVICE void load(const Row& row, const void* logits) {
   __syncthreads();
 }
 
-DEVICE int chunk_groups(const Row& row) { return (row.groups + CHUNKS - 1) / CHUNKS; }
+DEVICE int chunk_groups(const Row& row) { return (row.groups + 2 * CHUNKS - 1) / (2 * CHUNKS) * 2; }
 
 // this block's part by the copy engine, chunk by chunk; float32 only. Ends with a block barrier.
 DEVICE void begin_load(const Row& row, const char* logits) {
@@ -62,51 +62,54 @@ DEVICE void begin_load(const Row& row, const char* logits) {
   __syncthreads();
 }
 
-struct Scan {
-  int where;  // the group of 4 that holds this thread's best, -1 where all are -inf
-  u32 flags;
-};
+// what is not legal becomes -inf
+DEVICE void mask_group(const Row& row, const u32* mask, int g, float4& x) {
+  int id = row.base + 4 * g;
+  u32 legal = mask[id >> 5] >> (id & 31);
+  x.x = legal & 1 ? x.x : -INFINITY_F, x.y = legal & 2 ? x.y : -INFINITY_F;
+  x.z = legal & 4 ? x.z : -INFINITY_F, x.w = legal & 8 ? x.w : -INFINITY_F;
+  ((float4*)row.x)[g] = x;
+}
+DEVICE void find_best_id(Row& row, int where) {
+  float4 x = group_of(row, where);
+  row.best_id = row.base + 4 * where + (x.x == row.best ? 0 : x.y == row.best ? 1 : x.z == row.best ? 2 : 3);
+}
+DEVICE u32 flags_of(bool fine, bool finite) { return (fine ? 0 : BROKEN) | (finite ? ANY_FINITE : 0); }
 
-// This thread's best logit. Flags: whether there is a NaN or +inf, and whether anything is finite, before the mask is written.
-template <bool FIRST> DEVICE Scan scan(Row& row, const u32* mask) {
+// This thread's best logit and where it is. Flags come back: whether there is a NaN or +inf, and whether anything is finite,
+// before the mask is written.
+template <bool FIRST> DEVICE u32 scan(Row& row, const u32* mask) {
   bool fine = true, finite = false;
+  int where = 0;
   row.best = -INFINITY_F;
-  Scan found = {-1, 0};
   for (int c = 0; c < CHUNKS; c++) {
     if (FIRST && !BF16) barrier_wait(shared_address(&row.shared->arrived[c]), 0);
     int end = min(row.groups, (c + 1) * chunk_groups(row));
 #pragma unroll 4
     for (int g = c * chunk_groups(row) + threadIdx.x; g < end; g += THREADS) {
       float4 x = group_of(row, g);
-      if (FIRST) fine = fine && x.x < INFINITY_F && x.y < INFINITY_F && x.z < INFINITY_F && x.w < INFINITY_F;
+      float most = most_or_nan(x);
+      if (FIRST) fine = fine && most < INFINITY_F;
       if (FIRST && mask) {
-        finite = finite || most_of(x) > -INFINITY_F;
-        int id = row.base + 4 * g;
-        u32 legal = mask[id >> 5] >> (id & 31);
-        x.x = legal & 1 ? x.x : -INFINITY_F, x.y = legal & 2 ? x.y : -INFINITY_F;
-        x.z = legal & 4 ? x.z : -INFINITY_F, x.w = legal & 8 ? x.w : -INFINITY_F;
-        ((float4*)row.x)[g] = x;
+        finite = finite || most > -INFINITY_F;
+        mask_group(row, mask, g, x);
+        most = most_of(x);
       }
-      float most = most_of(x);
-      if (most > row.best) row.best = most, found.where = g;
+      if (most > row.best) row.best = most, where = g;
     }
   }
-  found.flags = (fine ? 0 : BROKEN) | (finite || row.best > -INFINITY_F ? ANY_FINITE : 0);
-  return found;
+  find_best_id(row, where);
+  return flags_of(fine, finite || row.best > -INFINITY_F);
 }
 
 // the row's best token, the lowest id among equals; returns the flags of all
-DEVICE u32 agree(Row& row, Scan scanned) {
-  u32 key = 0, id = ~0u;
-  if (scanned.where >= 0) {
-    float4 x = group_of(row, scanned.where);
-    int j = x.x == row.best ? 0 : x.y == row.best ? 1 : x.z == row.best ? 2 : 3;
-    key = ordered(row.best + 0.f), id = row.base + 4 * scanned.where + j;
-  }
+DEVICE u32 agree(Row& row, u32 flags) {
+  bool any = row.best > -INFINITY_F;
+  u32 key = any ? ordered(row.best + 0.f) : 0, id = any ? row.best_id : ~0u;
   u32 most = __reduce_max_sync(~0u, key);
   id = __reduce_min_sync(~0u, key == most ? id : ~0u);
   u64 best = most ? (u64)most << ID_BITS | (LAST_ID - id) : 0;
-  Triple found = reduce<Largest>(row, {best, 0, __reduce_or_sync(~0u, scanned.flags)});
+  Triple found = reduce<Largest>(row, {best, 0, __reduce_or_sync(~0u, flags)});
   row.top = found.a ? logit_of(found.a) : -INFINITY_F;
   row.top_id = id_of(found.a);
   return (u32)found.c;

@@ -1,15 +1,14 @@
 // The choice of a token: the largest score + Gumbel noise. In float32 first; where two are closer than its error, in float64.
 #pragma once
-#include "sample_select.cuh"
+#include "sample_share.cuh"
 
 constexpr float UNSURE = 1e-4f;  // scores are relative to the best token's and above -40: float32 errs by less than 2e-5
 
 struct Front {  // of a thread
   float best, second;
   int id;
-  float bound;
 };
-DEVICE Front no_front(float bound) { return {-INFINITY_F, -INFINITY_F, 0, bound}; }
+DEVICE Front no_front() { return {-INFINITY_F, -INFINITY_F, 0}; }
 DEVICE void enter(Front& front, float score, int id) {
   front.second = fmaxf(front.second, fminf(front.best, score));
   if (score > front.best) front.best = score, front.id = id;
@@ -30,87 +29,120 @@ DEVICE bool is_unsure(Triple found) { return logit_of(found.a) - logit_of(found.
 DEVICE float relative_score(const Row& row, float x) { return (x - row.top) * (row.per / LOG2_E); }
 
 // float64, of few tokens
-static __device__ __noinline__ u64 exact_score(float x, double temperature, u64 words) {
-  return ordered64(x / temperature + gumbel(words));
+static __device__ __noinline__ u64 exact_score(float x, double temperature, u64 bits) {
+  return ordered64(x / temperature + gumbel(bits));
 }
 
-// every token of this thread, 4 at a time
-DEVICE Front race_all(Row& row, const Philox& noise, float bound) {
-  volatile float* shared_bound = &row.shared->bound;
-  Front front = no_front(bound);
-  for (int g0 = threadIdx.x / 32 * 32; g0 < row.groups; g0 += THREADS) {
-    int g = g0 + threadIdx.x % 32, id = row.base + 4 * g;
-    float4 x = make_float4(-INFINITY_F, -INFINITY_F, -INFINITY_F, -INFINITY_F);
-    if (g < row.groups) x = group_of(row, g);
-    float limit[4];  // of 1 - u
-    bound = *shared_bound;
-#pragma unroll
-    for (int j = 0; j < 4; j++) limit[j] = bound * weight_of(row, at(x, j));
-    if (!__any_sync(~0u, fmaxf(fmaxf(limit[0], limit[1]), fmaxf(limit[2], limit[3])) > 0x1p-54f)) continue;
-    u64 words[4];
-    philox_words<4>(noise, id, words);
-    bool wins = false;
-#pragma unroll
-    for (int j = 0; j < 4; j++) wins = wins || may_win(limit[j], (u32)words[j]);
-    if (!__any_sync(~0u, wins)) continue;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-      if (may_win(limit[j], (u32)words[j])) enter(front, relative_score(row, at(x, j)) + gumbel32(words[j]), id + j);
-    atomicMin((int*)&row.shared->bound, __float_as_int(bound_of(front.best)));
+DEVICE void lower_bound(Row& row, float best) { atomicMin((int*)&row.shared->bound, __float_as_int(bound_of(best))); }
+
+// Every thread draws for its best token first, so that few others are left that may win. False where this block keeps none.
+DEVICE bool begin_race(Row& row, const Philox& noise, Floor floor) {
+  if (threadIdx.x == 0) row.shared->bound = INFINITY_F;
+  bool any = __syncthreads_or(is_kept(floor, row.best, row.best_id));
+  float best = -INFINITY_F;
+  if (is_kept(floor, row.best, row.best_id)) best = relative_score(row, row.best) + gumbel32(noise_bits(noise, row.best_id));
+  u32 most = __reduce_max_sync(~0u, ordered(best));
+  if (threadIdx.x % 32 == 0 && most > ordered(-INFINITY_F)) lower_bound(row, unordered(most));
+  __syncthreads();
+  return any;
+}
+
+// eight neighbours, of which one may win
+DEVICE void enter_eight(Row& row, const Philox& noise, Floor floor, int g, const u32 words[4], float bound, Front& front) {
+  int id = row.base + 4 * g;
+  u32 left = 0;
+#pragma unroll 1
+  for (int j = 0; j < 8; j++) {
+    float x = row.x[4 * g + j];
+    bool may = may_win(reach_of(bound * weight_of(row, x)), high_of(words, j)) && is_kept(floor, x, id + j);
+    left |= (u32)may << j;
   }
-  return front;
+#pragma unroll 1
+  for (; left != 0; left &= left - 1) {
+    int j = __ffs(left) - 1;
+    float score = relative_score(row, row.x[4 * g + j]) + gumbel32(with_low_bits(noise, id + j, high_of(words, j)));
+    enter(front, score, id + j);
+    lower_bound(row, front.best);
+  }
 }
 
-// only the tokens above the floor, queued first where they are few; `kept` says how many this block has
-DEVICE Front race_kept(Row& row, const Philox& noise, Floor floor, float bound, u32& kept) {
-  if (row.queued < 0 || row.queue_end > floor.x) fill_queue(row, floor.x);
+// every token of this thread, 8 neighbours at a time and two such together; how many are kept → kept, where there is a floor
+template <bool FLOOR> DEVICE Front race_all(Row& row, const Philox& noise, Floor floor, u32& kept) {
+  constexpr int STEP = 2 * THREADS;  // groups
+  const volatile float* shared_bound = &row.shared->bound;
+  Front front = no_front();
   kept = 0;
-  if (row.queued < 0) {
-    for (int g = threadIdx.x; g < row.groups; g += THREADS) {
-      float4 x = group_of(row, g);
-      int id = row.base + 4 * g;
-      bool is[4];
+  for (int g0 = 2 * (threadIdx.x & ~31); g0 < row.groups; g0 += 2 * STEP) {
+    u32 words[2][4];
+    float4 x[2][2];
+    float most[2];
 #pragma unroll
-      for (int j = 0; j < 4; j++) is[j] = is_kept(floor, at(x, j), id + j);
-      kept += is[0] + is[1] + is[2] + is[3];
-      ((float4*)row.x)[g] = make_float4(is[0] ? x.x : -INFINITY_F, is[1] ? x.y : -INFINITY_F, is[2] ? x.z : -INFINITY_F,
-                                        is[3] ? x.w : -INFINITY_F);
+    for (int i = 0; i < 2; i++) {
+      int g = g0 + i * STEP + 2 * (threadIdx.x & 31);
+      x[i][0] = x[i][1] = make_float4(-INFINITY_F, -INFINITY_F, -INFINITY_F, -INFINITY_F);
+      if (g < row.groups) x[i][0] = group_of(row, g), x[i][1] = group_of(row, g + 1);
+      most[i] = fmaxf(most_of(x[i][0]), most_of(x[i][1]));
     }
-    __syncthreads();
-    return race_all(row, noise, bound);
-  }
-  Front front = no_front(bound);
-  for (int i = threadIdx.x; i < row.queued; i += THREADS) {
-    int local = row.shared->queue[i];
-    float x = row.x[local];
-    if (!is_kept(floor, x, row.base + local)) continue;
-    kept++;
-    u64 words = philox_words(noise, row.base + local);
-    if (may_win(bound * weight_of(row, x), (u32)words))
-      enter(front, relative_score(row, x) + gumbel32(words), row.base + local);
+    if (FLOOR && !__any_sync(~0u, fmaxf(most[0], most[1]) >= floor.x)) continue;
+#pragma unroll
+    for (int i = 0; i < 2; i++) high_bits(noise, row.base + 4 * (g0 + i * STEP + 2 * (threadIdx.x & 31)), words[i]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      int g = g0 + i * STEP + 2 * (threadIdx.x & 31);
+      if (FLOOR) kept += count_of_group(floor, x[i][0], row.base + 4 * g) + count_of_group(floor, x[i][1], row.base + 4 * g + 4);
+      float bound = *shared_bound;
+      if (most[i] > -INFINITY_F && (!FLOOR || most[i] >= floor.x) && one_may_win(reach_of(bound * weight_of(row, most[i])), words[i]))
+        enter_eight(row, noise, floor, g, words[i], bound, front);
+    }
   }
   return front;
+}
+
+// only those of the queue
+DEVICE Front race_queue(Row& row, const Philox& noise, Floor floor, u32& kept) {
+  Front front = no_front();
+  float bound = row.shared->bound;
+  kept = 0;
+  for (int i = threadIdx.x; i < row.queued; i += THREADS) {
+    int local = row.shared->queue[i], id = row.base + local;
+    float x = row.x[local];
+    if (!is_kept(floor, x, id)) continue;
+    kept++;
+    u32 high = high_bits(noise, id);
+    if (may_win(reach_of(bound * weight_of(row, x)), high))
+      enter(front, relative_score(row, x) + gumbel32(with_low_bits(noise, id, high)), id);
+  }
+  return front;
+}
+
+// exactly, among all tokens above the floor that come near a score, which is relative to the best token's
+DEVICE int race_exactly(Row& row, const Philox& noise, Floor floor, float score) {
+  float least = bound_of(score);
+  Triple best = {0, ~0ull, 0};
+#pragma unroll 1
+  for (int i = threadIdx.x; i < row.groups * 4; i += THREADS) {
+    float x = row.x[i];
+    int id = row.base + i;
+    if (!is_kept(floor, x, id)) continue;
+    u32 high = high_bits(noise, id);
+    if (may_win(reach_of(least * weight_of(row, x)), high))
+      best = Best::of(best, {exact_score(x, row.temperature, with_low_bits(noise, id, high)), (u64)id, 0});
+  }
+  return (int)reduce<Best>(row, best).b;
 }
 
 // the winner among all tokens above the floor; how many they are → kept, where there is a floor
 DEVICE int race(Row& row, const Philox& noise, Floor floor, bool filtered, int& kept) {
-  float bound = bound_of(gumbel32(philox_words(noise, row.top_id)));
-  row.shared->bound = bound;
-  __syncthreads();
   u32 here = 0;
-  Front front = filtered ? race_kept(row, noise, floor, bound, here) : race_all(row, noise, bound);
+  Front front = no_front();
+  bool queued = row.queued >= 0 && floor.x >= row.queue_end;
+  if (begin_race(row, noise, floor))
+    front = !filtered ? race_all<false>(row, noise, floor, here)
+            : queued  ? race_queue(row, noise, floor, here)
+                      : race_all<true>(row, noise, floor, here);
   Triple found = reduce<Fronts>(row, triple_of(front, here));
   if (filtered) kept = (int)found.c;
-  if (!is_unsure(found)) return id_of(found.a);
-  float least = bound_of(logit_of(found.a));  // once more, and exactly
-  Triple best = {0, ~0ull, 0};
-  each_from(row, floor.x, [&](float x, int id) {
-    if (!is_kept(floor, x, id)) return;
-    u64 words = philox_words(noise, id);
-    if (may_win(least * weight_of(row, x), (u32)words))
-      best = Best::of(best, {exact_score(x, row.temperature, words), (u64)id, 0});
-  });
-  return (int)reduce<Best>(row, best).b;
+  return is_unsure(found) ? race_exactly(row, noise, floor, logit_of(found.a)) : id_of(found.a);
 }
 
 // The same for the `n` tokens on the lists, which hold all that the filters may keep; every block that calls it does all of it.
@@ -147,9 +179,9 @@ DEVICE int race_listed(Row& row, const Philox& noise, int n, int top_k, double t
   __syncthreads();
   num_kept = __syncthreads_count(kept);
   if (kept && better == num_kept - 1) s.found_key = key;
-  Front front = no_front(0);
-  u64 words = philox_words(noise, id_of(key));
-  if (kept) enter(front, relative_score(row, x) + gumbel32(words), id_of(key));
+  Front front = no_front();
+  u64 bits = noise_bits(noise, id_of(key));
+  if (kept) enter(front, relative_score(row, x) + gumbel32(bits), id_of(key));
   Triple found = reduce_warp<Fronts>(triple_of(front, 0));
   Triple* partial = s.slots[(row.turn - 1) & 1];  // read, and not yet written to by others
   if (i % 32 == 0) partial[i / 32] = found;
@@ -159,7 +191,7 @@ DEVICE int race_listed(Row& row, const Philox& noise, int n, int top_k, double t
   floor = floor_of(s.found_key);
   if (!is_unsure(found)) return id_of(found.a);
   __syncthreads();
-  s.merged.weights[i] = kept ? exact_score(x, row.temperature, words) : 0;
+  s.merged.weights[i] = kept ? exact_score(x, row.temperature, bits) : 0;
   s.merged.keys[i] = (u64)id_of(key);
   __syncthreads();
   Triple best = {0, ~0ull, 0};

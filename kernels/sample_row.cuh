@@ -1,6 +1,6 @@
 // One row of logits in the shared memory of a cluster of 8 blocks: its parts, its passes, its reductions.
 //
-// Block b holds tokens b * V/8 … (b + 1) * V/8 - 1. Every sum has a fixed order (a thread's tokens rising, then a tree over
+// Each holds an eighth of the tokens, whole eights of them, the last one what is left. Every sum has a fixed order (a thread's tokens rising, then a tree over
 // lanes, then a tree over the warps of all blocks), so a row's bits depend on the row alone.
 #pragma once
 #include "philox.cuh"
@@ -21,36 +21,39 @@ struct Shared {
   };
   u16 queue[QUEUE];  // tokens of this block that are looked at again and again, in any order
   u64 found_key;
-  u32 scan[WARPS], count, found_bin, found_before;
+  u32 scan[WARPS], count, found_bin, found_before, guess[4];
   float bound;
 };
+static_assert(sizeof(Shared) <= STATE_BYTES && STATE_BYTES % 16 == 0, "the logits lie behind it");
 static_assert(THREADS == LIST && BLOCKS * WARPS == 64 && BINS / THREADS % 2 == 0, "two slots a lane, a thread per list entry");
 
 struct Row {
   float* x;        // this block's logits
   Shared* shared;
+  int width;       // tokens of every block but the last
   int groups;      // of 4 tokens
   int base;        // first token
   u32 rank, turn;
   int queued;      // tokens in the queue: all from `queue_end` up; -1 where they are too many
   float queue_end;
   float best;      // largest logit of this thread
+  int best_id;     // and where it is
   float top;       // largest logit
   int top_id;
   float per;       // log2(e) / temperature
   double temperature;
 };
 
+DEVICE int part_of(int vocabulary) { return (vocabulary + 8 * BLOCKS - 1) / (8 * BLOCKS) * 8; }
+
 // Keys order tokens as sampling does: the larger logit first, then the lower id. 49 bits. No NaN; -0 as 0.
 DEVICE u32 ordered(float x) {
   u32 bits = __float_as_uint(x);
   return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
 }
+DEVICE float unordered(u32 bits) { return __uint_as_float(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits); }
 DEVICE u64 key_of(float x, int id) { return (u64)ordered(x + 0.f) << ID_BITS | (LAST_ID - (u32)id); }
-DEVICE float logit_of(u64 key) {
-  u32 bits = (u32)(key >> ID_BITS);
-  return __uint_as_float(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits);
-}
+DEVICE float logit_of(u64 key) { return unordered((u32)(key >> ID_BITS)); }
 DEVICE int id_of(u64 key) { return (int)(LAST_ID - (u32)(key & LAST_ID)); }
 
 // tokens from the best down to this one are kept
@@ -61,17 +64,26 @@ struct Floor {
 DEVICE Floor no_floor() { return {-INFINITY_F, -1}; }  // but -inf is never kept
 DEVICE Floor floor_of(u64 key) { return {logit_of(key), id_of(key)}; }
 DEVICE bool is_kept(Floor floor, float x, int id) { return x > floor.x || (x == floor.x && id <= floor.id); }
+// what is kept of N neighbours from `id` on is what does not lie below this, but where the floor's own token is among them
+DEVICE float level_of(Floor floor, int id) { return id > floor.id ? unordered(ordered(floor.x) + 1) : floor.x; }
+template <int N> DEVICE bool holds(Floor floor, int id) { return (u32)(floor.id - id) < N - 1; }
 
 DEVICE float weight_of(const Row& row, float x) { return power_of_two((x - row.top) * row.per); }
 
 DEVICE float4 group_of(const Row& row, int g) { return ((const float4*)row.x)[g]; }
 DEVICE float at(const float4& x, int j) { return j == 0 ? x.x : j == 1 ? x.y : j == 2 ? x.z : x.w; }
 
+DEVICE float max_or_nan(float x, float y) {
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(x), "f"(y));
+  return most;
+}
+DEVICE float most_or_nan(const float4& x) { return max_or_nan(max_or_nan(x.x, x.y), max_or_nan(x.z, x.w)); }
 DEVICE float most_of(const float4& x) { return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)); }
 
 // body(4 logits, the first one's id) for this thread's groups with a logit from `least` up, ids rising
 template <class Body> DEVICE void each_group(const Row& row, float least, Body body) {
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD = 2;
   for (int g0 = threadIdx.x; g0 < row.groups; g0 += AHEAD * THREADS) {
     float4 x[AHEAD];
 #pragma unroll
@@ -94,19 +106,33 @@ template <class Body> DEVICE void each_from(const Row& row, float least, Body bo
     return;
   }
   each_group(row, least, [&](const float4& x, int id) {
-#pragma unroll 1
+#pragma unroll
     for (int j = 0; j < 4; j++) body(at(x, j), id + j);
   });
 }
 
 // the sum of the kept tokens' weights
 DEVICE float weight_of_group(const Row& row, Floor floor, const float4& x, int id) {
-  float4 w = make_float4(weight_of(row, x.x), weight_of(row, x.y), weight_of(row, x.z), weight_of(row, x.w));
-  if (floor.x > -INFINITY_F) {
-    w.x = is_kept(floor, x.x, id) ? w.x : 0, w.y = is_kept(floor, x.y, id + 1) ? w.y : 0;
-    w.z = is_kept(floor, x.z, id + 2) ? w.z : 0, w.w = is_kept(floor, x.w, id + 3) ? w.w : 0;
+  float sum = 0, level = level_of(floor, id);
+#pragma unroll
+  for (int j = 0; j < 4; j++) sum += at(x, j) >= level ? weight_of(row, at(x, j)) : 0;
+  if (holds<4>(floor, id)) {
+    sum = 0;
+    for (int j = 0; j < 4; j++) sum += is_kept(floor, at(x, j), id + j) ? weight_of(row, at(x, j)) : 0;
   }
-  return (w.x + w.y) + (w.z + w.w);
+  return sum;
+}
+// how many are kept
+DEVICE u32 count_of_group(Floor floor, const float4& x, int id) {
+  float level = level_of(floor, id);
+  u32 count = 0;
+#pragma unroll
+  for (int j = 0; j < 4; j++) count += at(x, j) >= level;
+  if (holds<4>(floor, id)) {
+    count = 0;
+    for (int j = 0; j < 4; j++) count += is_kept(floor, at(x, j), id + j);
+  }
+  return count;
 }
 
 #define STATIC_DEVICE static __device__ __forceinline__

@@ -5,6 +5,7 @@
 #include "sample_lists.cuh"
 
 struct Window {       // where the cut lies: tokens of one bin, and of those the keys from low to high
+  float ceiling;      // tokens above it are accounted for
   float scale, skip;  // bins per unit of distance from the best; bins' worth of distance that all fall into the first bin
   int bin;
   bool deep;          // divided by keys
@@ -77,7 +78,7 @@ template <bool MASS> DEVICE void fill_bins(Row& row, Floor floor, float least, c
   clear_bins(s);
   u32 first = 0;  // what falls into the first bin, which may be most of the weight
   each_from(row, least, [&](float x, int id) {
-    if (x < least || !is_kept(floor, x, id)) return;
+    if (x < least || x > w.ceiling || !is_kept(floor, x, id)) return;
     u32 amount = MASS ? __float2uint_rn(weight_of(row, x) * unit) : 1;
     if (amount == 0) return;
     int bin = distance_bin(w, row.top, x);
@@ -127,7 +128,7 @@ DEVICE Triple gather(Row& row, Floor floor, const Window& w, bool mass) {
   clear_count(s);
   u64 above = 0;  // in units of 2^-40, so that the sum has no order
   each_from(row, fmaxf(floor.x, far_end(w, row.top, w.bin)), [&](float x, int id) {
-    if (!is_kept(floor, x, id)) return;
+    if (x > w.ceiling || !is_kept(floor, x, id)) return;
     int bin = distance_bin(w, row.top, x);
     if (bin > w.bin) return;
     bool inside = bin == w.bin, higher = bin < w.bin;
@@ -145,7 +146,7 @@ DEVICE Triple gather(Row& row, Floor floor, const Window& w, bool mass) {
 
 // A logit that the `count` best kept tokens do not lie below, or -inf: as many threads' best tokens lie above it.
 DEVICE float count_bound(Row& row, Floor floor, u32 count) {
-  Window w = {32, 0, 0, false, 0, 0, 0, 0};
+  Window w = {INFINITY_F, 32, 0, 0, false, 0, 0, 0, 0};
   clear_bins(*row.shared);
   if (row.best > floor.x) atomicAdd(&row.shared->bins[distance_bin(w, row.top, row.best)], 1);
   cluster_sync();
@@ -153,26 +154,33 @@ DEVICE float count_bound(Row& row, Floor floor, u32 count) {
   return enough ? far_end(w, row.top, row.shared->found_bin) : -INFINITY_F;
 }
 
-// A list that holds the `count` best kept tokens and few others: how many, or LIST + 1 where a list cannot.
+// A list that holds the `count` best kept tokens and few others: how many, or more than LIST where a list cannot.
 DEVICE u32 list_best(Row& row, Floor floor, u32 count) {
   if (count > LIST) return LIST + 1;
   return list_from(row, floor, fmaxf(floor.x, count_bound(row, floor, count)));
 }
 
-// The key of the last token that is kept of those above the floor. `amount`: a count, or a share of `total`; the cut lies above
-// `least`, and a window of bins where it is likely to lie.
-template <bool MASS> DEVICE u64 cut(Row& row, Floor floor, float least, double amount, double total, float scale, float skip) {
+struct Part {  // where to look for a cut
+  float least;        // it does not lie below
+  float scale, skip;  // of the first window
+  float ceiling;      // nor above; what weighs `above` stands there
+  double above;
+};
+DEVICE Part part_from(float least, float scale) { return {least, scale, 0, INFINITY_F, 0}; }
+
+// The key of the last token that is kept of those above the floor. `amount`: a count, or a share of `total`.
+template <bool MASS> DEVICE u64 cut(Row& row, Floor floor, const Part& part, double amount, double total) {
   float unit = MASS ? (float)(0x1p31 / total) : 0;
-  Window w = {scale, skip, 0, false, 0, key_of(row.top, 0), 0, 0};
+  Window w = {part.ceiling, part.scale, part.skip, 0, false, 0, key_of(row.top, 0), 0, 0};
   double target = MASS ? amount * total : 0;
-  u32 left = max(1u, MASS ? (u32)(amount * 0x1p31) : (u32)amount);
+  u32 left = max(1u, MASS ? (u32)((target - part.above) * unit) : (u32)amount);
   while (true) {
-    fill_bins<MASS>(row, floor, least, w, unit);
+    fill_bins<MASS>(row, floor, part.least, w, unit);
     find_bin(row, left);
     narrow(w, (int)row.shared->found_bin);
     if (!MASS) left -= row.shared->found_before;
     Triple found = gather(row, floor, w, MASS);
-    double above = (double)found.a * 0x1p-40;
+    double above = part.above + (double)found.a * 0x1p-40;
     if (found.b <= LIST) return rank_list<MASS>(row, (int)found.b, left, above, target);
     if (MASS) left = (u32)fmax(1.0, (target - above) * unit);
     deepen(w, row.top);
@@ -181,45 +189,5 @@ template <bool MASS> DEVICE u64 cut(Row& row, Floor floor, float least, double a
 
 DEVICE u64 cut_count(Row& row, Floor floor, u32 count) {
   u32 listed = list_best(row, floor, count);
-  return listed <= LIST ? rank_list<false>(row, listed, count, 0, 0) : cut<false>(row, floor, floor.x, count, 0, 32, 0);
-}
-
-struct Share {
-  double total;      // weight of the kept tokens
-  float least;       // the tokens that make up the share do not lie below this
-  float near, far;   // and the last of them lies so far from the best, in bits of weight
-};
-// The total weight above the floor, and that of the tokens from some weights up, so that few tokens are looked at again.
-DEVICE Share share_bound(Row& row, Floor floor, double share, int vocabulary) {
-  constexpr int TIERS = 4, TIER = 4;  // bits between one sum and the next
-  float total = 0, tier[TIERS] = {};
-  each_group(row, floor.x, [&](const float4& x, int id) {
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      float exponent = (at(x, j) - row.top) * row.per, weight = power_of_two(exponent);
-      if (floor.x > -INFINITY_F && !is_kept(floor, at(x, j), id + j)) weight = 0;
-      sum += weight;
-#pragma unroll
-      for (int i = 0; i < TIERS; i++) tier[i] += exponent >= -TIER * (i + 1) ? weight : 0;
-    }
-    total += sum;
-  });
-  u64 nearer = (u64)__float_as_uint(tier[1]) << 32 | __float_as_uint(tier[0]);
-  u64 farther = (u64)__float_as_uint(tier[3]) << 32 | __float_as_uint(tier[2]);
-  Triple sums = reduce<Tiers>(row, {bits_of((double)total), nearer, farther});
-  double all = double_of(sums.a), enough = share * all * 1.0001;
-  // all tokens below this weigh less than what may be left out
-  float far = fmaxf(TIER * TIERS + 1, 0.01f - log2f((float)((1 - share) * all / vocabulary))), near = TIER * TIERS;
-  const u64 pairs[2] = {sums.b, sums.c};
-#pragma unroll
-  for (int i = TIERS - 1; i >= 0; i--)
-    if (__uint_as_float((u32)(pairs[i / 2] >> i % 2 * 32)) > enough) far = TIER * (i + 1), near = TIER * i;
-  float least = row.top - far / row.per;
-  return {all, fmaxf(floor.x, least - 1e-5f * (fabsf(row.top) + fabsf(least))), near, far};
-}
-
-DEVICE u64 cut_share(Row& row, Floor floor, double share, Share bound) {
-  float scale = (BINS - 4) * row.per / (bound.far - bound.near);
-  return cut<true>(row, floor, bound.least, share, bound.total, scale, bound.near / row.per * scale - 2);
+  return listed <= LIST ? rank_list<false>(row, listed, count, 0, 0) : cut<false>(row, floor, part_from(floor.x, 32), count, 0);
 }

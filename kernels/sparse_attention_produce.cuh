@@ -9,19 +9,22 @@ DEVICE void tell_hidden(u32 which, u32 key, bool seen, int lane) {
   if (lane < KEYS_A_WARP) shared_float(BIASES + which * 256 + key * 4) = seen ? 0.0f : -INFINITE;
   if (lane == 0) shared_bytes[HIDDEN + which * 8 + key / KEYS_A_WARP] = !all;
 }
-// what request_queries has asked for is there for the consumers, and how many blocks of keys the row has
-DEVICE void publish_queries(const Arguments& a, int row, u32 turn, int count, int thread) {
-  finish_queries(shared_base() + QUERIES, a.rope + row * 64, thread);
-  if (thread == 0) *(int*)(shared_bytes + COUNTS + (turn & 1) * 4) = count;
-  fence_shared_for_async();
+DEVICE u32 angles_at(u32 turn) { return shared_base() + ANGLES + (turn & 1) * 256; }
+// A row's queries as they are, and how many blocks of keys it has, for the consumers.
+DEVICE void request_row(const Arguments& a, int row, u32 turn, int count, int thread) {
+  barrier_wait(barrier(QUERIES_FREE), ~turn & 1);
+  request_angles(angles_at(turn), a.rope + row * 64, thread);
+  request_queries(shared_base() + QUERIES, a.q + (u64)row * TILE_BYTES, thread);
+  async_arrive(barrier(QUERIES_FULL));
+  if (thread) return;
+  *(int*)(shared_bytes + COUNTS + (turn & 1) * 4) = count;
   barrier_arrive(barrier(QUERIES_FULL));
 }
-
 #if WINDOW_FORMAT == 0
 // Four warps a tile: each group fills its own, so that one copies while the other waits for its tile to be free. A
 // warp copies sixteen rows, 32 pieces of 16 bytes at once.
-DEVICE void copy_rows(const Store& store, u32 unit, u32 tile, u32 first, int lane) {
-  const u32 to = piece_at(tile, first, lane);  // rows below: the same line eight rows on, another piece in between
+DEVICE void copy_half(const Store& store, u32 unit, u32 tile, u32 half, u32 first, int lane) {
+  const u32 to = piece_at(tile, first, lane) + half * 4 * COLUMN_BYTES;  // rows below: the same line eight rows on
 #pragma unroll
   for (int start = 0; start < 16; start += 4) {
     const u8* rows[4];
@@ -29,15 +32,12 @@ DEVICE void copy_rows(const Store& store, u32 unit, u32 tile, u32 first, int lan
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const u32 from = __shfl_sync(ALL, unit, start + i);
-      rows[i] = store.at(from) + lane * 16, bytes[i] = from == ~0u ? 0 : 16;
+      rows[i] = store.at(from) + half * 512 + lane * 16, bytes[i] = from == ~0u ? 0 : 16;
       asm volatile("" : "+l"(rows[i]));  // four addresses in registers of their own: a copy holds its own for a while
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const u32 at = (to ^ ((start + i & 7) << 4)) + (start + i) * 128;
-      async_copy16(at, rows[i], bytes[i]);
-      async_copy16(at + 4 * COLUMN_BYTES, rows[i] + 512, bytes[i]);
-    }
+    for (int i = 0; i < 4; ++i)
+      async_copy16((to ^ ((start + i & 7) << 4)) + (start + i) * 128, rows[i], bytes[i]);
   }
   async_commit();
 }
@@ -48,9 +48,7 @@ DEVICE void produce(const Arguments& a) {
   for (int row = blockIdx.x; row < a.rows; row += gridDim.x, ++turn) {
     const int count = WINDOW_BLOCKS + __popc(__ballot_sync(ALL, begins));
     begins = block_begins(a, row + gridDim.x, lane);
-    barrier_wait(barrier(QUERIES_FREE), ~turn & 1);
-    request_queries(shared_base() + QUERIES, a.q + (u64)row * TILE_BYTES, thread);
-    bool asked = true;
+    request_row(a, row, turn, count, thread);
     for (int block = 0; block < count; ++block, ++done) {
       if ((done & 1) != mine) continue;
       const bool near = block < WINDOW_BLOCKS;
@@ -59,17 +57,16 @@ DEVICE void produce(const Arguments& a) {
                              : a.selected_rows + (u64)row * a.selected_list_stride + (block - WINDOW_BLOCKS) * TILE;
       const int number = list[first + (lane & 15)];
       const u32 unit = number < 0 ? ~0u : store.unit(number);
-      barrier_wait(barrier(KEYS_FREE + mine), ~(done >> 1) & 1);
-      copy_rows(store, unit, shared_base() + KEYS + mine * TILE_BYTES, first, lane);
+      const u32 tile = shared_base() + KEYS + mine * TILE_BYTES, parity = ~(done >> 1) & 1;
+      barrier_wait(barrier(KEYS_FREE + 2 * mine), parity);
+      copy_half(store, unit, tile, 0, first, lane);
       tell_hidden(mine, first + (lane & 15), number >= 0, lane);
-      if (asked) {
-        async_wait<1>();
-        publish_queries(a, row, turn, count, thread);
-        asked = false;
-      }
+      barrier_wait(barrier(KEYS_FREE + 2 * mine + 1), parity);
+      copy_half(store, unit, tile, 1, first, lane);
+      async_wait<1>();
+      barrier_arrive(barrier(KEYS_FULL + 2 * mine));
       async_wait<0>();
-      fence_shared_for_async();
-      barrier_arrive(barrier(KEYS_FULL + mine));
+      barrier_arrive(barrier(KEYS_FULL + 2 * mine + 1));
     }
   }
 }
@@ -105,37 +102,30 @@ DEVICE void produce(const Arguments& a) {
   const int slot = (thread >> 5) * 8 + (lane & 7);
   bool begins = block_begins(a, blockIdx.x + gridDim.x, lane);
   Cursor now{(int)blockIdx.x, 0, WINDOW_BLOCKS + __popc(__ballot_sync(ALL, block_begins(a, blockIdx.x, lane)))};
+  Cursor next = now;
+  advance(a, next, begins, lane);
+  int number = load_number(a, now, slot), next_number = load_number(a, next, slot);
+  u32 place = unit_of(a, now, number), done = 0, turn = 0;
   Unit unit;
-  int number = load_number(a, now, slot);
-  u32 place = unit_of(a, now, number);
   load_unit(unit, row_at(a, now, place), is_fp4(now), group);
-  u32 done = 0, turn = 0;
   while (now.row < a.rows) {
-    const bool seen = number >= 0;
-    Cursor next = now;
-    advance(a, next, begins, lane);
-    number = load_number(a, next, slot);
-    if (now.block == 0) {
-      barrier_wait(barrier(QUERIES_FREE), ~turn & 1);
-      request_queries(shared_base() + QUERIES, a.q + (u64)now.row * TILE_BYTES, thread);
-    }
+    if (now.block == 0) request_row(a, now.row, turn++, now.count, thread);
     const u32 which = done & 1, tile = shared_base() + KEYS + which * TILE_BYTES;
-    barrier_wait(barrier(KEYS_FREE + which), ~(done >> 1) & 1);
-    tell_hidden(which, slot, seen, lane);
-    if (is_fp4(now))
-      expand_row<true>(tile, slot, unit, nullptr, seen, group);
-    else
-      expand_row<false>(tile, slot, unit, row_at(a, now, place), seen, group);
-    fence_shared_for_async();
-    barrier_arrive(barrier(KEYS_FULL + which));
-    ++done;
-    place = unit_of(a, next, number);
-    load_unit(unit, row_at(a, next, place), is_fp4(next), group);
-    if (now.block == 0) {  // the first keys of a row were expanded while its queries arrived
-      async_wait<0>();
-      publish_queries(a, now.row, turn++, now.count, thread);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      barrier_wait(barrier(KEYS_FREE + 2 * which + half), ~(done >> 1) & 1);
+      if (half == 0) tell_hidden(which, slot, number >= 0, lane);
+      if (is_fp4(now))
+        expand_half<true>(tile, slot, unit, half, number >= 0, nullptr, group);
+      else
+        expand_half<false>(tile, slot, unit, half, number >= 0, row_at(a, now, place), group);
+      barrier_arrive(barrier(KEYS_FULL + 2 * which + half));
     }
-    now = next;
+    ++done;
+    now = next, number = next_number, place = unit_of(a, now, number);
+    load_unit(unit, row_at(a, now, place), is_fp4(now), group);
+    advance(a, next, begins, lane);
+    next_number = load_number(a, next, slot);
   }
 }
 #endif

@@ -35,8 +35,8 @@ DEVICE uint4 load16(const u8* from) {
   return v;
 }
 DEVICE u32 load2(const u8* from) {
-  u16 v;
-  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(from));
+  u32 v;  // of 32 bits at once: a conversion would wait for this load and for all behind it
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=r"(v) : "l"(from));
   return v;
 }
 DEVICE void store16(u32 to, u32 a, u32 b, u32 c, u32 d) {
@@ -81,10 +81,10 @@ DEVICE u32 fp8_factor(u32 byte) { return min(byte + 120 - KEY_SHIFT, 255u) * 0x0
 // ---- queries ------------------------------------------------------------------------------------------------------
 // 64 heads of one row: each thread copies the same 8 dims of 16 heads, and later turns and orders what it copied.
 // Heads eight apart lie a kilobyte apart in a column of the tile.
-DEVICE void request_queries(u32 tile, const u8* q, int thread) {
+template <int THREADS = PRODUCERS> DEVICE void request_queries(u32 tile, const u8* q, int thread) {
   const u32 piece = thread & 63;
 #pragma unroll
-  for (u32 first = thread >> 6; first < 8; first += PRODUCERS / 64) {
+  for (u32 first = thread >> 6; first < 8; first += THREADS / 64) {
     const u32 to = piece_at(tile, first, piece);
     const u8* from = q + first * (HEAD_DIM * 2) + piece * 16;
 #pragma unroll
@@ -92,29 +92,37 @@ DEVICE void request_queries(u32 tile, const u8* q, int thread) {
   }
   async_commit();
 }
-DEVICE void finish_queries(u32 tile, const float* rope, int thread) {
+// cosines and sines of the last 64 dims, by every thread that turns dims
+DEVICE void request_angles(u32 angles, const float* rope, int thread) {
+  const int piece = (thread & 63) - 56;
+  if (piece < 0) return;
+  async_copy16(angles + piece * 16, rope + piece * 4);
+  async_copy16(angles + 128 + piece * 16, rope + 32 + piece * 4);
+  async_commit();
+}
+DEVICE void load_shared16(u32 at, u32 (&w)[4]) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+}
+template <int THREADS = PRODUCERS> DEVICE void finish_queries(u32 tile, u32 angles, int thread) {
   const u32 piece = thread & 63;
   const bool turned = piece >= 56;
   if (ORDERED && !turned) return;
-  float cos[4], sin[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    cos[i] = turned ? rope[(piece - 56) * 4 + i] : 1.0f;
-    sin[i] = turned ? rope[32 + (piece - 56) * 4 + i] : 0.0f;
-  }
+  u32 cos[4], sin[4];
+  if (turned) load_shared16(angles + (piece - 56) * 16, cos), load_shared16(angles + 128 + (piece - 56) * 16, sin);
 #pragma unroll 1
-  for (u32 first = thread >> 6; first < 8; first += PRODUCERS / 64) {
+  for (u32 first = thread >> 6; first < 8; first += THREADS / 64) {
     const u32 start = piece_at(tile, first, piece);
-#pragma unroll 2
+#pragma unroll 4
     for (u32 at = start; at < start + 8 * 1024; at += 1024) {
       u32 w[4];
-      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+      load_shared16(at, w);
       if (turned) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float even = bf16_low(w[i]), odd = bf16_high(w[i]);
-          w[i] = bf16x2(even * cos[i] - odd * sin[i], odd * cos[i] + even * sin[i]);
+          const float c = __uint_as_float(cos[i]), s = __uint_as_float(sin[i]);
+          w[i] = bf16x2(even * c - odd * s, odd * c + even * s);
         }
       }
       if (ORDERED)
@@ -138,27 +146,31 @@ DEVICE void load_piece(Unit& unit, int i, const u8* row, bool fp4, int half, int
   unit.codes[i] = load16(row + half * 256 + (group + i * 4) * 16);
   unit.scales[i] = load2(row + (fp4 ? 256 + (group + i * 4) * 2 : 512 + half * 8 + i * 2));
 }
-// Expands what has arrived of `from` into a row of the tile; of FP8 rows also the second half, loaded piece by piece.
+// A piece that has arrived → its place in a row of the tile, at `at` + its columns.
+template <bool FP4> DEVICE void expand_piece(u32 at, const uint4& codes, u32 scales, u32 mask, int group) {
+  if (FP4) {
+    const u32 factors = fp4_factors(scales) & mask;
+    const u32 low = __byte_perm(factors, 0, 0x1010), high = __byte_perm(factors, 0, 0x3232);
+    expand_fp4(at, codes.x, low);
+    expand_fp4(at ^ 16, codes.y, low);
+    expand_fp4(at ^ 32, codes.z, high);
+    expand_fp4(at ^ 48, codes.w, high);
+  } else {
+    const u32 factor = fp8_factor(scales >> (group >> 1) * 8 & 0xff) & mask;
+    expand_fp8(at, codes.x, codes.y, factor);
+    expand_fp8(at ^ 16, codes.z, codes.w, factor);
+  }
+}
+// Expands dims 256 · half … of what has arrived into a row of the tile; of FP8 rows, `from` where they begin, the second
+// half takes the place of the first, piece by piece.
 template <bool FP4>
-DEVICE void expand_row(u32 tile, u32 row, Unit& unit, const u8* from, bool seen, int group) {
+DEVICE void expand_half(u32 tile, u32 row, Unit& unit, int half, bool seen, const u8* from, int group) {
   const u32 mask = seen ? ~0u : 0;
-  const u32 at = piece_at(tile, row, group * (FP4 ? 4 : 2));
+  const u32 at = piece_at(tile, row, group * (FP4 ? 4 : 2)) + half * 4 * COLUMN_BYTES;
 #pragma unroll
-  for (int i = 0; i < (FP4 ? 4 : 8); ++i) {
-    const uint4 codes = unit.codes[i & 3];
-    const u32 scales = unit.scales[i & 3];
-    if (!FP4 && i < 4) load_piece(unit, i, from, false, 1, group);
-    if (FP4) {
-      const u32 factors = fp4_factors(scales) & mask, column = 2 * i * COLUMN_BYTES;
-      const u32 low = __byte_perm(factors, 0, 0x1010), high = __byte_perm(factors, 0, 0x3232);
-      expand_fp4(at + column, codes.x, low);
-      expand_fp4((at ^ 16) + column, codes.y, low);
-      expand_fp4((at ^ 32) + column, codes.z, high);
-      expand_fp4((at ^ 48) + column, codes.w, high);
-    } else {
-      const u32 factor = fp8_factor(scales >> (group >> 1) * 8 & 0xff) & mask;
-      expand_fp8(at + i * COLUMN_BYTES, codes.x, codes.y, factor);
-      expand_fp8((at ^ 16) + i * COLUMN_BYTES, codes.z, codes.w, factor);
-    }
+  for (int i = 0; i < (FP4 ? 2 : 4); ++i) {
+    const int piece = FP4 ? half * 2 + i : i;
+    expand_piece<FP4>(at + i * (FP4 ? 2 : 1) * COLUMN_BYTES, unit.codes[piece], unit.scales[piece], mask, group);
+    if (!FP4 && half == 0) load_piece(unit, piece, from, false, 1, group);
   }
 }

@@ -38,7 +38,8 @@ def _linear(
     row, token = rest // width * ROWS, (group * GROUP + rest % width) * TOKENS
 
     total = tl.zeros([ROWS, TOKENS], tl.float32)
-    for part in range(1 if SPREAD else SEGMENTS):
+    # flat: the loads of a segment begin while the one before is multiplied
+    for part in tl.range(1 if SPREAD else SEGMENTS, flatten=SEGMENTS > 1 and not SPREAD):
         sums = tl.zeros([ROWS, TOKENS], tl.float32)
         first = (segment + part) * LENGTH
         for k in range(0, LENGTH, STEP):
@@ -72,12 +73,18 @@ def _linear(
 
 def bf16_linear(x_TK: Tensor, weight_NK: Tensor, dtype: torch.dtype) -> Tensor:
     """x · weightᵀ [T, N] as bfloat16 or float32 `dtype`; x and weight bfloat16, contiguous, K a multiple of 64."""
-    assert x_TK.dtype == weight_NK.dtype == torch.bfloat16 and dtype in (torch.bfloat16, torch.float32)
+    assert x_TK.dtype == weight_NK.dtype == torch.bfloat16 and dtype in (torch.bfloat16, torch.float32), (
+        f"bf16_linear was given x {x_TK.dtype}, a weight {weight_NK.dtype} and asked for {dtype}: it multiplies bfloat16 "
+        "and returns bfloat16 or float32"
+    )
     assert x_TK.is_contiguous() and weight_NK.is_contiguous() and x_TK.shape[1] == weight_NK.shape[1], (
-        "x [T, K], weight [N, K]"
+        f"bf16_linear was given x {tuple(x_TK.shape)} and a weight {tuple(weight_NK.shape)}: x [T, K] and weight [N, K] are "
+        "contiguous and have one K"
     )
     (num_tokens, inputs), outputs = x_TK.shape, weight_NK.shape[0]
-    assert inputs % 64 == 0, "K is a multiple of 64"
+    assert inputs % 64 == 0, (
+        f"bf16_linear was given K = {inputs}; a step takes 64 columns: pad x and weight with zeros to a multiple"
+    )
     out_TN = x_TK.new_empty(num_tokens, outputs, dtype=dtype)
     if num_tokens == 0:
         return out_TN
@@ -127,12 +134,19 @@ def num_segments(num_outputs: int, num_inputs: int) -> int:
 def choose(num_tokens: int, num_outputs: int) -> tuple[int, int, int, int]:
     """(weight rows, tokens) of a tile, warps and stages: they change times, never bits."""
     if num_tokens > 128:
-        return (128, 256, 8, 4) if num_outputs >= 16384 else (128, 128, 8, 4) if num_outputs > 128 else (64, 128, 4, 4)
+        return (128, 256, 8, 4) if num_outputs >= 16384 else (128, 128, 8, 5) if num_outputs > 128 else (64, 128, 4, 4)
     tokens = max(16, triton.next_power_of_2(num_tokens))
     return (128 if num_outputs >= 16384 else 64), tokens, 4, 4
 
 
 @cache
 def _workspace(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Sums of segments, and arrivals per tile, which every launch leaves at zero. One launch at a time may use them."""
+    """Sums of segments, and arrivals per tile, which every launch leaves at zero. They outlive every graph that uses them.
+
+    Launches of one device share them: call `bf16_linear` on one stream at a time, and replay its graphs one at a time.
+    """
+    assert device.type != "cuda" or not torch.cuda.is_current_stream_capturing(), (
+        f"bf16_linear was captured into a graph before it ran once on {device}: what its segments share would lie in that "
+        "graph's memory and go with it. Call it once before the capture, as any kernel that Triton has yet to compile"
+    )
     return torch.empty(PARTIAL_NUMBERS, device=device), torch.zeros(1 << 16, dtype=torch.int32, device=device)

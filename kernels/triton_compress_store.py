@@ -11,25 +11,34 @@ import triton
 import triton.language as tl
 from deepinfer.kernels.triton_arithmetic import exp_of_negative, reciprocal
 from deepinfer.kernels.triton_formats import (
+    E2M1_UNIT,
     e4m3_values,
     high_half,
     low_half,
-    magnitude_bits,
     main_scale,
     pair_of_bf16,
     pair_of_e2m1,
 )
-from deepinfer.kernels.triton_norm_rope import check_key_facts, check_store, norm_pairs, rotated_pairs, row_starts
+from deepinfer.kernels.triton_grids import greatest_of_pairs
+from deepinfer.kernels.triton_norm_rope import (
+    angles,
+    check_key_facts,
+    check_store,
+    norm_pairs,
+    rotated_pairs,
+    row_starts,
+    weight_pairs,
+)
 from torch import Tensor
 
 ROW_BYTES, WIDTH, FREQUENCIES, GROUP = 288, 512, 32, 16
-TILE_ROWS, WARPS = {1: 4, 2: 1}, 1  # by ratio; measured on an H200
+TILE_ROWS, WARPS = {1: 2, 2: 1}, 1  # by ratio; measured on an H200
+MOST_PROGRAMS = 132 * 16  # that an H200 holds at once
 
 
 @triton.jit
-def _pair(ptr, mask, WIDE: tl.constexpr):
+def _halves(pair, WIDE: tl.constexpr):
     """Even and odd columns (float32) of pairs of float32 (`WIDE`, int64) or of bfloat16 (int32)."""
-    pair = tl.load(ptr, mask=mask, other=0)
     if WIDE:
         even = pair.to(tl.int32).to(tl.float32, bitcast=True)
         odd = (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
@@ -41,8 +50,8 @@ def _pair(ptr, mask, WIDE: tl.constexpr):
 @triton.jit
 def _token(ptr, mask, HALF: tl.constexpr, WIDE: tl.constexpr):
     """Even and odd values, even and odd gates of a token."""
-    even, odd = _pair(ptr, mask, WIDE)
-    even_gate, odd_gate = _pair(ptr + HALF, mask, WIDE)
+    even, odd = _halves(tl.load(ptr, mask=mask, other=0), WIDE)
+    even_gate, odd_gate = _halves(tl.load(ptr + HALF, mask=mask, other=0), WIDE)
     return even, odd, even_gate, odd_gate
 
 
@@ -80,38 +89,86 @@ def _pooled_pairs(
 
 
 @triton.jit
-def _compress_store(
+def _store_keys(key_RGP, start_R, kept_R, store_ptr, GROUPS: tl.constexpr):
+    """Pack rotated keys and write them where their rows begin."""
+    group_G = tl.arange(0, GROUPS)
+    even_RGP, odd_RGP = low_half(key_RGP), high_half(key_RGP)
+    scale_RG = main_scale(greatest_of_pairs(key_RGP, 2))
+    inverse_RG1 = (reciprocal(e4m3_values(scale_RG)) * E2M1_UNIT)[:, :, None]
+    bytes_RGP = pair_of_e2m1(even_RGP * inverse_RG1, odd_RGP * inverse_RG1)
+    pair_1GP = (group_G[:, None] * 8 + tl.arange(0, 8)[None, :])[None]
+    tl.store(store_ptr + start_R[:, None, None] + pair_1GP, bytes_RGP, mask=kept_R[:, None, None])
+    tl.store(store_ptr + start_R[:, None] + GROUPS * 8 + group_G[None, :], scale_RG, mask=kept_R[:, None])
+
+
+@triton.jit
+def _store_pairs(
     halves_ptr, newest_ptr, partner_ptr, tail_ptr, weight_ptr, rope_ptr, store_ptr, rows_ptr, latent_ptr,
-    num_entries, halves_stride, tail_block_stride, tail_rows, block_stride, block_rows, eps,
-    ROWS: tl.constexpr, GROUPS: tl.constexpr, FREQUENCIES: tl.constexpr,
-    PAIRED: tl.constexpr, HAS_TAIL: tl.constexpr, WIDE: tl.constexpr,
+    num_entries, halves_stride, tail_block_stride, tail_rows, block_stride, eps,
+    BLOCK_ROWS: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, FREQUENCIES: tl.constexpr,
+    HAS_TAIL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
+    """Entries of pairs of tokens: a tile a program."""
     row_R = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there_R = row_R < num_entries
+    start_R, kept_R = row_starts(rows_ptr, row_R, there_R, block_stride, BLOCK_ROWS, GROUPS * 9)
     half: tl.constexpr = GROUPS * 8
-    group_G = tl.arange(0, GROUPS)
-    pair_1GP = (group_G[:, None] * 8 + tl.arange(0, 8)[None, :])[None]
+    pair_1GP = (tl.arange(0, GROUPS)[:, None] * 8 + tl.arange(0, 8)[None, :])[None]
     newest_R = tl.load(newest_ptr + row_R, mask=there_R, other=0)
     newest_ptr_RGP = halves_ptr + newest_R.to(tl.int64)[:, None, None] * halves_stride + pair_1GP
-    if PAIRED:
-        partner_R = tl.load(partner_ptr + row_R, mask=there_R, other=0)
-        even_RGP, odd_RGP = _pooled_pairs(
-            halves_ptr, tail_ptr, newest_ptr_RGP, partner_R, there_R, pair_1GP, halves_stride, tail_block_stride,
-            tail_rows, half, HAS_TAIL, WIDE,
-        )  # fmt: skip
-    else:
-        even_RGP, odd_RGP = _pair(newest_ptr_RGP, there_R[:, None, None], WIDE)
-    latent_RGP = norm_pairs(even_RGP, odd_RGP, weight_ptr, eps, GROUPS, 8)
+    partner_R = tl.load(partner_ptr + row_R, mask=there_R, other=0)
+    even_RGP, odd_RGP = _pooled_pairs(
+        halves_ptr, tail_ptr, newest_ptr_RGP, partner_R, there_R, pair_1GP, halves_stride, tail_block_stride,
+        tail_rows, half, HAS_TAIL, WIDE,
+    )  # fmt: skip
+    latent_RGP = norm_pairs(even_RGP, odd_RGP, weight_pairs(weight_ptr, GROUPS, 8), eps, GROUPS, 8)
     latent_ptr_RGP = latent_ptr + row_R.to(tl.int64)[:, None, None] * half + pair_1GP
     tl.store(latent_ptr_RGP, latent_RGP, mask=there_R[:, None, None])
-    key_RGP = rotated_pairs(latent_RGP, rope_ptr, row_R, there_R, GROUPS, 8, FREQUENCIES)
-    even_RGP, odd_RGP = low_half(key_RGP), high_half(key_RGP)
-    scale_RG = main_scale(tl.max(tl.maximum(magnitude_bits(even_RGP), magnitude_bits(odd_RGP)), 2))
-    inverse_RG1 = reciprocal(e4m3_values(scale_RG))[:, :, None]
-    bytes_RGP = pair_of_e2m1(even_RGP * inverse_RG1, odd_RGP * inverse_RG1).to(tl.uint8)
-    start_R, kept_R = row_starts(rows_ptr, row_R, there_R, block_rows, block_stride, GROUPS * 9)
-    tl.store(store_ptr + start_R[:, None, None] + pair_1GP, bytes_RGP, mask=kept_R[:, None, None])
-    tl.store(store_ptr + start_R[:, None] + half + group_G[None, :], scale_RG, mask=kept_R[:, None])
+    cos_RGP, sin_RGP, turned_RGP = angles(rope_ptr, row_R, there_R, GROUPS, 8, FREQUENCIES)
+    _store_keys(rotated_pairs(latent_RGP, cos_RGP, sin_RGP, turned_RGP), start_R, kept_R, store_ptr, GROUPS)
+
+
+@triton.jit
+def _newest(newest_ptr, tile, num_entries, ROWS: tl.constexpr):
+    """Rows of a tile's tokens; -1 where there is none."""
+    row_R = tile * ROWS + tl.arange(0, ROWS)
+    return tl.load(newest_ptr + row_R, mask=row_R < num_entries, other=-1)
+
+
+@triton.jit
+def _values(halves_ptr, newest_R, halves_stride, GROUPS: tl.constexpr):
+    pair_1GP = (tl.arange(0, GROUPS)[:, None] * 8 + tl.arange(0, 8)[None, :])[None]
+    ptr_RGP = halves_ptr + tl.maximum(newest_R, 0).to(tl.int64)[:, None, None] * halves_stride + pair_1GP
+    return tl.load(ptr_RGP, mask=(newest_R >= 0)[:, None, None], other=0)
+
+
+@triton.jit
+def _store_tokens(
+    halves_ptr, newest_ptr, weight_ptr, rope_ptr, store_ptr, rows_ptr, latent_ptr,
+    num_entries, halves_stride, block_stride, eps,
+    BLOCK_ROWS: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, FREQUENCIES: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Entries of single tokens: a program takes tile after tile, the next one's values on their way while it computes."""
+    weight_1GP = weight_pairs(weight_ptr, GROUPS, 8)
+    half: tl.constexpr = GROUPS * 8
+    pair_1GP = (tl.arange(0, GROUPS)[:, None] * 8 + tl.arange(0, 8)[None, :])[None]
+    tile, step = tl.program_id(0), tl.num_programs(0)
+    x_RGP = _values(halves_ptr, _newest(newest_ptr, tile, num_entries, ROWS), halves_stride, GROUPS)
+    newest_R = _newest(newest_ptr, tile + step, num_entries, ROWS)
+    while tile * ROWS < num_entries:
+        next_RGP = _values(halves_ptr, newest_R, halves_stride, GROUPS)
+        newest_R = _newest(newest_ptr, tile + 2 * step, num_entries, ROWS)
+        row_R = tile * ROWS + tl.arange(0, ROWS)
+        there_R = row_R < num_entries
+        even_RGP, odd_RGP = _halves(x_RGP, WIDE)
+        start_R, kept_R = row_starts(rows_ptr, row_R, there_R, block_stride, BLOCK_ROWS, GROUPS * 9)
+        cos_RGP, sin_RGP, turned_RGP = angles(rope_ptr, row_R, there_R, GROUPS, 8, FREQUENCIES)
+        latent_RGP = norm_pairs(even_RGP, odd_RGP, weight_1GP, eps, GROUPS, 8)
+        latent_ptr_RGP = latent_ptr + row_R.to(tl.int64)[:, None, None] * half + pair_1GP
+        tl.store(latent_ptr_RGP, latent_RGP, mask=there_R[:, None, None])
+        _store_keys(rotated_pairs(latent_RGP, cos_RGP, sin_RGP, turned_RGP), start_R, kept_R, store_ptr, GROUPS)
+        x_RGP = next_RGP
+        tile += step
 
 
 def compress_store(
@@ -135,18 +192,34 @@ def compress_store(
     _check_halves(halves_TX, (newest_E, partner_E) if paired else (newest_E,), entries, tail_ASX)
     latent_EK = halves_TX.new_empty(entries, WIDTH, dtype=torch.bfloat16)
     if entries:
-        pair, wide = (torch.int64, True) if halves_TX.dtype == torch.float32 else (torch.int32, False)
-        tile_rows = TILE_ROWS[1 + paired]
-        _compress_store[(triton.cdiv(entries, tile_rows),)](
-            halves_TX[:, : halves_TX.shape[1] // 2 * 2].view(pair), newest_E, partner_E,
-            None if tail_ASX is None else tail_ASX.view(torch.int64), weight_K.view(torch.int32), rope_E2F, store_ABR,
-            rows_E, latent_EK.view(torch.int32), entries, halves_TX.stride(0) // 2,
-            0 if tail_ASX is None else tail_ASX.stride(0) // 2, 1 if tail_ASX is None else tail_ASX.shape[1],
-            store_ABR.stride(0), store_ABR.shape[1], eps, ROWS=tile_rows, GROUPS=WIDTH // GROUP,
-            FREQUENCIES=FREQUENCIES, PAIRED=paired, HAS_TAIL=tail_ASX is not None, WIDE=wide,
-            num_warps=WARPS, enable_fp_fusion=False,
-        )  # fmt: skip
+        halves = halves_TX[:, : halves_TX.shape[1] // 2 * 2].view(_pairs(halves_TX.dtype))
+        tiles = triton.cdiv(entries, TILE_ROWS[1 + paired])
+        rest = (weight_K.view(torch.int32), rope_E2F, store_ABR, rows_E, latent_EK.view(torch.int32), entries)
+        sizes = {
+            "BLOCK_ROWS": store_ABR.shape[1], "ROWS": TILE_ROWS[1 + paired], "GROUPS": WIDTH // GROUP,
+            "FREQUENCIES": FREQUENCIES, "WIDE": halves.dtype == torch.int64, "num_warps": WARPS, "enable_fp_fusion": False,
+        }  # fmt: skip
+        if paired:
+            tail, *steps = (None, 0, 1) if tail_ASX is None else (tail_ASX.view(torch.int64), *_steps(tail_ASX))
+            _store_pairs[(tiles,)](
+                halves, newest_E, partner_E, tail, *rest, halves.stride(0), *steps, store_ABR.stride(0), eps,
+                HAS_TAIL=tail is not None, **sizes,
+            )  # fmt: skip
+        else:
+            _store_tokens[(min(tiles, MOST_PROGRAMS),)](
+                halves, newest_E, *rest, halves.stride(0), store_ABR.stride(0), eps, **sizes
+            )
     return latent_EK
+
+
+def _pairs(dtype: torch.dtype) -> torch.dtype:
+    """What two numbers fit in."""
+    return torch.int64 if dtype == torch.float32 else torch.int32
+
+
+def _steps(tail_ASX: Tensor) -> tuple[int, int]:
+    """Pairs of a block of tails and rows of it."""
+    return tail_ASX.stride(0) // 2, tail_ASX.shape[1]
 
 
 def _check_halves(halves_TX: Tensor, numbers: Sequence[Tensor], entries: int, tail_ASX: Tensor | None) -> None:

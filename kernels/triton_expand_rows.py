@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from deepinfer.kernels.triton_formats import any_power_value, as_bf16, e2m1_values, e4m3_values, pair_of_bf16
-from deepinfer.kernels.triton_norm_rope import check_store
+from deepinfer.kernels.triton_norm_rope import check_store, row_starts
 from torch import Tensor
 
 WIDTHS = {"window": 512, "main": 512, "index": 128}
@@ -17,15 +17,12 @@ TILE_ROWS, WARPS = {"window": 2, "main": 4, "index": 16}, 1  # measured on an H2
 
 @triton.jit
 def _expand_rows(
-    store_ptr, rows_ptr, out_ptr, num_rows, block_stride, block_rows,
+    store_ptr, rows_ptr, out_ptr, num_rows, block_stride, BLOCK_ROWS: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, CODE_BYTES: tl.constexpr, SCALES: tl.constexpr, MAIN: tl.constexpr,
 ):  # fmt: skip
     row_R = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there_R = row_R < num_rows
-    place_R = tl.load(rows_ptr + row_R, mask=there_R, other=-1)
-    seen_R = place_R >= 0
-    place_R = tl.maximum(place_R, 0)
-    base_R = (place_R // block_rows).to(tl.int64) * block_stride + place_R % block_rows * (CODE_BYTES + SCALES)
+    base_R, seen_R = row_starts(rows_ptr, row_R, there_R, block_stride, BLOCK_ROWS, CODE_BYTES + SCALES)
     group_G = tl.arange(0, SCALES)
     bytes_P: tl.constexpr = CODE_BYTES // SCALES
     inner_GP = group_G[:, None] * bytes_P + tl.arange(0, bytes_P)[None, :]
@@ -54,7 +51,7 @@ def expand_rows(kind: str, store_ABR: Tensor, rows_N: Tensor) -> Tensor:
     written = out_NK if kind == "window" else out_NK.view(torch.int32)  # numbers of FP4 rows are made in pairs
     if len(rows_N):
         _expand_rows[(triton.cdiv(len(rows_N), tile_rows),)](
-            store_ABR, rows_N, written, len(rows_N), store_ABR.stride(0), store_ABR.shape[1],
+            store_ABR, rows_N, written, len(rows_N), store_ABR.stride(0), BLOCK_ROWS=store_ABR.shape[1],
             ROWS=tile_rows, WIDTH=width, CODE_BYTES=code_bytes, SCALES=ROW_BYTES[kind] - code_bytes,
             MAIN=kind == "main", num_warps=WARPS,
         )  # fmt: skip

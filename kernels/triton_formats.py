@@ -1,8 +1,7 @@
 """Rounding and packing of the number formats, for Triton kernels: the arithmetic of `deepinfer.formats` on register tiles.
 
 A device converts with its own instructions (to nearest even, saturating, as checked against torch); under the interpreter,
-whose conversions cut off instead, the same is done by integers. Greatest magnitudes are taken as integers, so that a NaN counts
-as the greatest.
+whose conversions cut off instead, the same is done by integers.
 """
 
 import triton
@@ -15,6 +14,7 @@ FP8_FLOOR_BITS = tl.constexpr(0x38D1B717)  # 1e-4
 FP8_CARRY = tl.constexpr((1 << 23) - 1 - (3 << 21))  # 448 = 1.75 · 2^8; see formats.power_of_two_scale
 FP4_FLOOR_BITS = tl.constexpr(0x01C00000)  # 6 · 2^-126
 FP4_CARRY = tl.constexpr((1 << 23) - 1 - (1 << 22))  # 6 = 1.5 · 2^2
+E2M1_UNIT = tl.constexpr(2.0**-14)  # see pair_of_e2m1
 
 
 @triton.jit
@@ -27,12 +27,6 @@ def as_bf16(x):
     else:
         out = x.to(tl.bfloat16)
     return out
-
-
-@triton.jit
-def through_bf16(x):
-    """float32 rounded to what bfloat16 can hold."""
-    return as_bf16(x).to(tl.float32)
 
 
 @triton.jit
@@ -58,12 +52,6 @@ def low_half(pair):
 def high_half(pair):
     """The odd number of a pair of bfloat16, float32."""
     return (pair & -0x10000).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def magnitude_bits(x):
-    """float32 without its sign, as an integer in the order of its magnitude; infinity and NaN come last."""
-    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
@@ -126,20 +114,6 @@ def pair_of_e4m3(even, odd):
 
 
 @triton.jit
-def e4m3_rounded(y):
-    """float32 of at most 448 rounded to what E4M3 can hold, to nearest even.
-
-    For kernels that also store the codes: ptxas 12.8 and 12.9 lose conversions when a code is both packed for a store and
-    converted back (unpacking then reads the stack pointer; seen on an H200 and in the disassembly).
-    """
-    bits = y.to(tl.int32, bitcast=True)
-    magnitude = bits & 0x7FFFFFFF
-    wide = ((magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
-    value = tl.where(magnitude < (121 << 23), (magnitude.to(tl.float32, bitcast=True) + 16384.0) - 16384.0, wide)
-    return (value.to(tl.int32, bitcast=True) | (bits & -0x80000000)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def e4m3_values(codes):
     """E4M3 (uint8) to float32."""
     if PLAIN:
@@ -181,39 +155,59 @@ def e2m1_codes(y):
 
 @triton.jit
 def pair_of_e2m1(even, odd):
-    """Two float32 as one byte (in an int32) of two E2M1 codes, `even` in the low nibble.
+    """Two float32 as one byte (uint8) of two E2M1 codes, `even` in the low nibble. They come multiplied by E2M1_UNIT.
 
-    They are quotients of bfloat16s, by a power of two or as `tidy_quotient` says: a device takes them through float16, whose 11
-    bits likewise restore ties and move nothing over one, and then rounds both at once: below 1 by adding 512, whose last place
-    is a half, elsewhere by carrying into the exponent.
+    They are quotients of bfloat16s, by a power of two or as `tidy_quotient` says. A device takes them through float16, whose 11
+    bits likewise restore ties and move nothing over one. The unit puts E2M1's subnormal numbers at float16's, so that the code
+    is what stands in the upper bits of a float16, rounded as an integer. Four bytes are made at once.
     """
     if PLAIN:
-        out = e2m1_codes(tidy_quotient(even)) | (e2m1_codes(tidy_quotient(odd)) << 4)
+        low, high = e2m1_codes(tidy_quotient(even * 16384.0)), e2m1_codes(tidy_quotient(odd * 16384.0))
+        out = (low | (high << 4)).to(tl.uint8)
     else:
         out = tl.inline_asm_elementwise(
             """{
-            .reg .b32 pair, size, small, wide, at_least_one, number;
-            cvt.rn.f16x2.f32 pair, $2, $1;
-            and.b32 size, pair, 0x7fff7fff;
-            mov.b32 number, 0x46004600;
-            min.f16x2 size, size, number;
-            mov.b32 number, 0x60006000;
-            add.rn.f16x2 small, size, number;
-            shr.u32 wide, size, 9;
-            and.b32 wide, wide, 0x00010001;
-            add.u32 wide, wide, size;
-            add.u32 wide, wide, 0x08ff08ff;
-            shr.u32 wide, wide, 9;
-            add.u32 at_least_one, size, 0x44004400;
-            prmt.b32 at_least_one, at_least_one, at_least_one, 0xbb99;
-            lop3.b32 small, at_least_one, wide, small, 0xca;
-            shr.u32 pair, pair, 12;
-            and.b32 pair, pair, 0x00080008;
-            lop3.b32 small, small, 0x00070007, pair, 0xea;
-            shr.u32 pair, small, 12;
-            lop3.b32 $0, small, pair, 0xff, 0xa8;
+            .reg .b32 six, a, b, c, d, place;
+            mov.b32 six, 0x0e000e00;
+            cvt.rn.f16x2.f32 a, $5, $1;
+            cvt.rn.f16x2.f32 b, $6, $2;
+            cvt.rn.f16x2.f32 c, $7, $3;
+            cvt.rn.f16x2.f32 d, $8, $4;
+            min.xorsign.abs.f16x2 a, a, six;
+            min.xorsign.abs.f16x2 b, b, six;
+            min.xorsign.abs.f16x2 c, c, six;
+            min.xorsign.abs.f16x2 d, d, six;
+            shr.u32 place, a, 9;
+            and.b32 place, place, 0x00010001;
+            add.u32 a, a, place;
+            add.u32 a, a, 0x00ff00ff;
+            shr.u32 place, b, 9;
+            and.b32 place, place, 0x00010001;
+            add.u32 b, b, place;
+            add.u32 b, b, 0x00ff00ff;
+            shr.u32 place, c, 9;
+            and.b32 place, place, 0x00010001;
+            add.u32 c, c, place;
+            add.u32 c, c, 0x00ff00ff;
+            shr.u32 place, d, 9;
+            and.b32 place, place, 0x00010001;
+            add.u32 d, d, place;
+            add.u32 d, d, 0x00ff00ff;
+            prmt.b32 a, a, b, 0x7531;
+            prmt.b32 c, c, d, 0x7531;
+            shr.u32 b, a, 4;
+            shr.u32 a, a, 1;
+            lop3.b32 a, a, b, 0x07070707, 0xe4;
+            shr.u32 b, a, 4;
+            lop3.b32 a, a, b, 0x0f0f0f0f, 0xe4;
+            shr.u32 d, c, 4;
+            shr.u32 c, c, 1;
+            lop3.b32 c, c, d, 0x07070707, 0xe4;
+            shr.u32 d, c, 4;
+            lop3.b32 c, c, d, 0x0f0f0f0f, 0xe4;
+            prmt.b32 $0, a, c, 0x6420;
             }""",
-            "=r,f,f", [even, odd], dtype=tl.int32, is_pure=True, pack=1,
+            "=r,f,f,f,f,f,f,f,f", [even, odd], dtype=tl.uint8, is_pure=True, pack=4,
         )  # fmt: skip
     return out
 

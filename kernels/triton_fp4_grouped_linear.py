@@ -74,6 +74,10 @@ def fp4_grouped_linear(x_TK: Tensor, rows_P: Tensor | None, starts_E1: Tensor, w
 
     Rows from starts[E] on are not written. The launch reads no count on the host.
     """
+    assert isinstance(weight, Fp4Experts), (
+        f"the Triton product of MXFP4 experts was given {type(weight).__name__}; it reads codes and scales as stored: give "
+        "Fp4Experts, or untile_experts(weight)"
+    )
     (experts, outputs, half), columns = weight.codes_ENB.shape, x_TK.shape[1]
     assert x_TK.dtype == torch.bfloat16 and x_TK.is_contiguous(), "x is contiguous bfloat16"
     assert columns == 2 * half and columns % 32 == 0, f"x has the {2 * half} columns of the weight, groups of 32"

@@ -58,13 +58,14 @@ def _index_scores(
         shown_J1 = (entry_J < shown)[:, None]
         codes_JP = tl.load(key_J[:, None] + byte_P[None, :], mask=shown_J1, other=0).to(tl.int32)
         scale_JP = tl.load(key_J[:, None] + 64 + byte_P[None, :] // 16, mask=shown_J1, other=0).to(tl.int32)
-        scale_JP = (scale_JP << 23).to(tl.float32, bitcast=True)
+        scale_JP = tl.where(scale_JP == 255, float("nan"), (scale_JP << 23).to(tl.float32, bitcast=True))
         head_I = tl.arange(0, 32)
         q_PI = q + row.to(tl.int64) * 4096 + head_I[None, :] * 128 + byte_P[:, None] * 2
         dot_JI = tl.dot(_decoded(codes_JP & 15, scale_JP).to(operand), tl.load(q_PI).to(operand))
         dot_JI = tl.dot(_decoded(codes_JP >> 4, scale_JP).to(operand), tl.load(q_PI + 1).to(operand), dot_JI)
         weight_I = tl.load(weight + row * 32 + head_I).to(tl.float32)
-        score_J = tl.sum(tl.maximum(dot_JI, 0.0) * weight_I[None, :], axis=1)
+        shown_JI = tl.maximum(dot_JI, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        score_J = tl.sum(shown_JI * weight_I[None, :], axis=1)
         tl.store(out + row.to(tl.int64) * width + entry_J, score_J, mask=entry_J < shown)
 
 

@@ -1,6 +1,6 @@
 """RMS norm of bfloat16 rows and the FP8 quantiser behind it. A row's numbers stay in registers between the two passes over it.
 
-Legend: T rows · D = PIECES · GROUPS · 32 columns · G = D / 32 groups.
+Legend: T rows · D = PIECES · GROUPS · 32 columns · G = D / 32 groups of P = 16 pairs of columns, two bfloat16 in an int32 each.
 """
 
 import torch
@@ -8,15 +8,14 @@ import triton
 import triton.language as tl
 from deepinfer.kernels.triton_arithmetic import reciprocal_rms
 from deepinfer.kernels.triton_formats import (
-    as_bf16,
-    e4m3_codes,
-    e4m3_rounded,
-    e4m3_values,
     fp8_power,
+    high_half,
     inverse_power_value,
-    magnitude_bits,
-    power_value,
+    low_half,
+    pair_of_bf16,
+    pair_of_e4m3,
 )
+from deepinfer.kernels.triton_grids import greatest_of_pairs, pair_on_e4m3_grid
 from torch import Tensor
 
 from deepinfer.ops.norm_quantise import Quantised
@@ -34,35 +33,36 @@ def _norm_quantise(
 ):  # fmt: skip
     row_R = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there_R11 = (row_R < num_rows)[:, None, None]
+    wide_R11 = row_R.to(tl.int64)[:, None, None]
     group_G = tl.arange(0, GROUPS)
-    column_GK = group_G[:, None] * 32 + tl.arange(0, 32)[None, :]
-    wide: tl.constexpr = PIECES * GROUPS * 32
+    pair_GP = group_G[:, None] * 16 + tl.arange(0, 16)[None, :]
+    half: tl.constexpr = PIECES * GROUPS * 16
     pieces = ()
-    squares_RGK = tl.zeros((ROWS, GROUPS, 32), tl.float32)
+    squares_RGP = tl.zeros((ROWS, GROUPS, 16), tl.float32)
     for piece in tl.static_range(PIECES):
-        offset_RGK = row_R.to(tl.int64)[:, None, None] * x_stride + (piece * GROUPS * 32 + column_GK)[None]
-        x_RGK = tl.load(x_ptr + offset_RGK, mask=there_R11, other=0.0).to(tl.float32)
-        squares_RGK += x_RGK * x_RGK
-        pieces += (x_RGK,)
-    scale_R11 = reciprocal_rms(tl.sum(tl.sum(squares_RGK, 2), 1), wide, eps)[:, None, None]
+        offset_RGP = wide_R11 * x_stride + (piece * GROUPS * 16 + pair_GP)[None]
+        x_RGP = tl.load(x_ptr + offset_RGP, mask=there_R11, other=0)
+        squares_RGP = tl.fma(low_half(x_RGP), low_half(x_RGP), squares_RGP)
+        squares_RGP = tl.fma(high_half(x_RGP), high_half(x_RGP), squares_RGP)
+        pieces += (x_RGP,)
+    scale_R11 = reciprocal_rms(tl.sum(tl.sum(squares_RGP, 2), 1), half * 2, eps)[:, None, None]
     for piece in tl.static_range(PIECES):
-        weight_GK = tl.load(weight_ptr + piece * GROUPS * 32 + column_GK).to(tl.float32)
-        normed_RGK = as_bf16(pieces[piece] * scale_R11 * weight_GK[None])
-        offset_RGK = row_R.to(tl.int64)[:, None, None] * wide + (piece * GROUPS * 32 + column_GK)[None]
+        x_RGP, weight_1GP = pieces[piece], tl.load(weight_ptr + piece * GROUPS * 16 + pair_GP)[None]
+        even_RGP = low_half(x_RGP) * scale_R11 * low_half(weight_1GP)
+        y_RGP = pair_of_bf16(even_RGP, high_half(x_RGP) * scale_R11 * high_half(weight_1GP))
+        offset_RGP = wide_R11 * half + (piece * GROUPS * 16 + pair_GP)[None]
         if NORMED:
-            tl.store(normed_ptr + offset_RGK, normed_RGK, mask=there_R11)
+            tl.store(normed_ptr + offset_RGP, y_RGP, mask=there_R11)
         if GRID or CODES:
-            y_RGK = normed_RGK.to(tl.float32)
-            power_RG = fp8_power(tl.max(magnitude_bits(y_RGK), 2))
-            y_RGK = y_RGK * inverse_power_value(power_RG)[:, :, None]
-            codes_RGK = e4m3_codes(y_RGK)
+            power_RG = fp8_power(greatest_of_pairs(y_RGP, 2))
             if GRID:
-                grid_RGK = e4m3_rounded(y_RGK) if CODES else e4m3_values(codes_RGK)
-                grid_RGK = grid_RGK * power_value(power_RG)[:, :, None]
-                tl.store(grid_ptr + offset_RGK, as_bf16(grid_RGK), mask=there_R11)
+                grid_RGP = pair_on_e4m3_grid(y_RGP, tl.broadcast_to(power_RG[:, :, None], y_RGP.shape))
+                tl.store(grid_ptr + offset_RGP, grid_RGP, mask=there_R11)
             if CODES:
-                tl.store(codes_ptr + offset_RGK, codes_RGK, mask=there_R11)
-                offset_RG = row_R.to(tl.int64)[:, None] * (wide // 32) + (piece * GROUPS + group_G)[None, :]
+                inverse_RG1 = inverse_power_value(power_RG)[:, :, None]
+                codes_RGP = pair_of_e4m3(low_half(y_RGP) * inverse_RG1, high_half(y_RGP) * inverse_RG1)
+                tl.store(codes_ptr + offset_RGP, codes_RGP, mask=there_R11)
+                offset_RG = row_R.to(tl.int64)[:, None] * (half // 16) + (piece * GROUPS + group_G)[None, :]
                 tl.store(powers_ptr + offset_RG, power_RG.to(tl.uint8), mask=(row_R < num_rows)[:, None])
 
 
@@ -88,9 +88,14 @@ def norm_quantise(
     )
     if rows:
         _norm_quantise[(triton.cdiv(rows, tile_rows),)](
-            x_TD, weight_D, out.normed_TD, out.grid_TD, None if out.codes_TD is None else out.codes_TD.view(torch.uint8),
-            out.powers_TG, rows, x_TD.stride(0), eps,
-            ROWS=tile_rows, PIECES=width // GROUP // groups, GROUPS=groups, NORMED=normed, GRID=grid, CODES=codes,
+            x_TD.view(torch.int32), weight_D.view(torch.int32), *in_pairs(out), out.powers_TG, rows, x_TD.stride(0) // 2,
+            eps, ROWS=tile_rows, PIECES=width // GROUP // groups, GROUPS=groups, NORMED=normed, GRID=grid, CODES=codes,
             num_warps=warps, enable_fp_fusion=False,
         )  # fmt: skip
     return out
+
+
+def in_pairs(out: Quantised) -> tuple[Tensor | None, ...]:
+    """Normed rows, rows on the grid and codes as the kernels write them: two numbers at once."""
+    pairs = ((out.normed_TD, torch.int32), (out.grid_TD, torch.int32), (out.codes_TD, torch.int16))
+    return tuple(None if part is None else part.view(dtype) for part, dtype in pairs)

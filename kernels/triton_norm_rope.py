@@ -14,38 +14,47 @@ from torch import Tensor
 
 
 @triton.jit
-def norm_pairs(even_RGP, odd_RGP, weight_ptr, eps, GROUPS: tl.constexpr, PAIRS: tl.constexpr):
-    """RMS norm of rows given as even and odd columns (float32), as pairs of bfloat16 [R, G, P]."""
+def weight_pairs(weight_ptr, GROUPS: tl.constexpr, PAIRS: tl.constexpr):
+    """The norm weight in pairs of bfloat16 [1, G, P]."""
     pair_GP = tl.arange(0, GROUPS)[:, None] * PAIRS + tl.arange(0, PAIRS)[None, :]
-    weight_1GP = tl.load(weight_ptr + pair_GP)[None]
+    return tl.load(weight_ptr + pair_GP)[None]
+
+
+@triton.jit
+def norm_pairs(even_RGP, odd_RGP, weight_1GP, eps, GROUPS: tl.constexpr, PAIRS: tl.constexpr):
+    """RMS norm of rows given as even and odd columns (float32), as pairs of bfloat16 [R, G, P]."""
     total_R = tl.sum(tl.sum(tl.fma(even_RGP, even_RGP, odd_RGP * odd_RGP), 2), 1)
     scale_R11 = reciprocal_rms(total_R, GROUPS * PAIRS * 2, eps)[:, None, None]
     return pair_of_bf16(even_RGP * scale_R11 * low_half(weight_1GP), odd_RGP * scale_R11 * high_half(weight_1GP))
 
 
 @triton.jit
-def rotated_pairs(
-    pair_RGP, rope_ptr, row_R, there_R, GROUPS: tl.constexpr, PAIRS: tl.constexpr, FREQUENCIES: tl.constexpr
-):  # fmt: skip
-    """Pairs of bfloat16 with the last F of them turned by the row's angles, rounded to bfloat16 again."""
+def angles(rope_ptr, row_R, there_R, GROUPS: tl.constexpr, PAIRS: tl.constexpr, FREQUENCIES: tl.constexpr):
+    """Cosines and sines of the rows' pairs [R, G, P], and which pairs are turned at all: the last F."""
     pair_GP = tl.arange(0, GROUPS)[:, None] * PAIRS + tl.arange(0, PAIRS)[None, :]
     frequency_1GP = (pair_GP - (GROUPS * PAIRS - FREQUENCIES))[None]
     turned_RGP = there_R[:, None, None] & (frequency_1GP >= 0)
     angle_ptr = rope_ptr + row_R.to(tl.int64)[:, None, None] * (2 * FREQUENCIES) + frequency_1GP
     cos_RGP = tl.load(angle_ptr, mask=turned_RGP, other=1.0)
-    sin_RGP = tl.load(angle_ptr + FREQUENCIES, mask=turned_RGP, other=0.0)
+    return cos_RGP, tl.load(angle_ptr + FREQUENCIES, mask=turned_RGP, other=0.0), turned_RGP
+
+
+@triton.jit
+def rotated_pairs(pair_RGP, cos_RGP, sin_RGP, turned_RGP):
+    """Pairs of bfloat16 with the turned ones among them turned, and rounded to bfloat16 again."""
     even_RGP, odd_RGP = low_half(pair_RGP), high_half(pair_RGP)
     turned = pair_of_bf16(even_RGP * cos_RGP - odd_RGP * sin_RGP, odd_RGP * cos_RGP + even_RGP * sin_RGP)
     return tl.where(turned_RGP, turned, pair_RGP)
 
 
 @triton.jit
-def row_starts(rows_ptr, row_R, there_R, block_rows, block_stride, row_bytes):
+def row_starts(rows_ptr, row_R, there_R, block_stride, BLOCK_ROWS: tl.constexpr, ROW_BYTES: tl.constexpr):
     """Where the numbered rows begin in their store, in bytes, and which of them are to be stored at all."""
     place_R = tl.load(rows_ptr + row_R, mask=there_R, other=-1)
     kept_R = place_R >= 0
     place_R = tl.maximum(place_R, 0)
-    return (place_R // block_rows).to(tl.int64) * block_stride + place_R % block_rows * row_bytes, kept_R
+    start_R = (place_R // BLOCK_ROWS).to(tl.int64) * block_stride + (place_R % BLOCK_ROWS).to(tl.int64) * ROW_BYTES
+    return start_R, kept_R
 
 
 def check_key_rows(

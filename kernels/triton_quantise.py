@@ -1,21 +1,21 @@
 """The FP8 quantiser of activations by itself: bfloat16 rows onto the grid e4m3 · 2^e, or to codes and powers.
 
-Legend: T rows · D columns · G = D / 32 groups · B groups of a program.
+Legend: T rows · D columns · G = D / 32 groups · B groups of a program · P = 16 pairs of columns, two bfloat16 in an int32
+each.
 """
 
 import torch
 import triton
 import triton.language as tl
 from deepinfer.kernels.triton_formats import (
-    as_bf16,
-    e4m3_codes,
-    e4m3_rounded,
-    e4m3_values,
     fp8_power,
+    high_half,
     inverse_power_value,
-    magnitude_bits,
-    power_value,
+    low_half,
+    pair_of_e4m3,
 )
+from deepinfer.kernels.triton_grids import greatest_of_pairs, pair_on_e4m3_grid
+from deepinfer.kernels.triton_norm_quantise import in_pairs
 from torch import Tensor
 
 from deepinfer.ops.norm_quantise import Quantised
@@ -31,18 +31,18 @@ def _quantise(
 ):  # fmt: skip
     group_B = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     there_B1 = (group_B < num_groups)[:, None]
-    column_K = tl.arange(0, 32)
-    start_B = group_B // ROW_GROUPS * x_stride + group_B % ROW_GROUPS * 32
-    x_BK = tl.load(x_ptr + start_B[:, None] + column_K[None, :], mask=there_B1, other=0.0).to(tl.float32)
-    power_B = fp8_power(tl.max(magnitude_bits(x_BK), 1))
-    x_BK = x_BK * inverse_power_value(power_B)[:, None]
-    codes_BK = e4m3_codes(x_BK)
-    offset_BK = group_B[:, None] * 32 + column_K[None, :]
+    pair_1P = tl.arange(0, 16)[None, :]
+    start_B = group_B // ROW_GROUPS * x_stride + group_B % ROW_GROUPS * 16
+    x_BP = tl.load(x_ptr + start_B[:, None] + pair_1P, mask=there_B1, other=0)
+    power_B = fp8_power(greatest_of_pairs(x_BP, 1))
+    offset_BP = group_B[:, None] * 16 + pair_1P
     if GRID:
-        grid_BK = e4m3_rounded(x_BK) if CODES else e4m3_values(codes_BK)
-        tl.store(grid_ptr + offset_BK, as_bf16(grid_BK * power_value(power_B)[:, None]), mask=there_B1)
+        grid_BP = pair_on_e4m3_grid(x_BP, tl.broadcast_to(power_B[:, None], x_BP.shape))
+        tl.store(grid_ptr + offset_BP, grid_BP, mask=there_B1)
     if CODES:
-        tl.store(codes_ptr + offset_BK, codes_BK, mask=there_B1)
+        inverse_B1 = inverse_power_value(power_B)[:, None]
+        codes_BP = pair_of_e4m3(low_half(x_BP) * inverse_B1, high_half(x_BP) * inverse_B1)
+        tl.store(codes_ptr + offset_BP, codes_BP, mask=there_B1)
         tl.store(powers_ptr + group_B, power_B.to(tl.uint8), mask=group_B < num_groups)
 
 
@@ -61,8 +61,8 @@ def quantise(x_TD: Tensor, *, grid: bool = True, codes: bool = False) -> Quantis
     if rows:
         groups = rows * (width // GROUP)
         _quantise[(triton.cdiv(groups, TILE_GROUPS),)](
-            x_TD, out.grid_TD, None if out.codes_TD is None else out.codes_TD.view(torch.uint8), out.powers_TG, groups,
-            x_TD.stride(0), ROW_GROUPS=width // GROUP, TILE=TILE_GROUPS, GRID=grid, CODES=codes,
+            x_TD.view(torch.int32), *in_pairs(out)[1:], out.powers_TG, groups, x_TD.stride(0) // 2,
+            ROW_GROUPS=width // GROUP, TILE=TILE_GROUPS, GRID=grid, CODES=codes,
             num_warps=WARPS, enable_fp_fusion=False,
         )  # fmt: skip
     return out

@@ -1,25 +1,30 @@
 """An expert's activation and the FP8 quantiser behind it: gate | up in, numbers on the FP8 grid out, bfloat16.
 
-Legend: P rows · I inner columns · a program takes R rows × G groups of 32.
+Legend: P rows · I inner columns · a program takes R rows × G groups of P = 16 pairs of columns, two bfloat16 in an int32 each.
 """
 
 import torch
 import triton
 import triton.language as tl
+from deepinfer.kernels.triton_arithmetic import sigmoid
 from deepinfer.kernels.triton_formats import (
-    as_bf16,
-    e4m3_codes,
-    e4m3_values,
     fp8_power,
-    inverse_power_value,
-    magnitude_bits,
-    power_value,
-    through_bf16,
+    high_half,
+    low_half,
+    pair_of_bf16,
 )
+from deepinfer.kernels.triton_grids import greatest_of_pairs, pair_on_e4m3_grid
 from torch import Tensor
 
 GROUP = 32
-TILE_ROWS, TILE_GROUPS, WARPS = 8, 8, 4  # measured on an H200
+TILE_ROWS, TILE_GROUPS, WARPS = 4, 8, 4  # measured on an H200
+
+
+@triton.jit
+def _activated(gate, up, limit):
+    """silu(min(gate, limit)) · clamp(up, ±limit); a NaN stays one."""
+    gate = tl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
+    return gate * sigmoid(gate) * tl.clamp(up, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -28,28 +33,27 @@ def _swiglu_quantise(
     ROWS: tl.constexpr, GROUPS: tl.constexpr, INNER: tl.constexpr, WEIGHTED: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
     tiles: tl.constexpr = (INNER // 32 + GROUPS - 1) // GROUPS
+    half: tl.constexpr = INNER // 2
     first_row = tl.program_id(0) // tiles * ROWS
     row_R = first_row + tl.arange(0, ROWS)
     if COUNTED:
         num_rows = tl.load(used_ptr)
     if first_row < num_rows:
         group_G = tl.program_id(0) % tiles * GROUPS + tl.arange(0, GROUPS)
-        column_GK = group_G[:, None] * 32 + tl.arange(0, 32)[None, :]
-        there_RGK = (row_R < num_rows)[:, None, None] & (column_GK < INNER)[None]
-        wide_R11 = row_R.to(tl.int64)[:, None, None]
-        gate_RGK = tl.load(h_ptr + wide_R11 * (2 * INNER) + column_GK[None], mask=there_RGK, other=0.0).to(tl.float32)
-        up_RGK = tl.load(h_ptr + wide_R11 * (2 * INNER) + (column_GK + INNER)[None], mask=there_RGK, other=0.0)
-        up_RGK = up_RGK.to(tl.float32)
-        gate_RGK = tl.where(gate_RGK > limit, limit, gate_RGK)  # comparisons keep a NaN
-        up_RGK = tl.where(up_RGK > limit, limit, tl.where(up_RGK < -limit, -limit, up_RGK))
-        y_RGK = gate_RGK / (1.0 + tl.exp(-gate_RGK)) * up_RGK
+        pair_GP = group_G[:, None] * 16 + tl.arange(0, 16)[None, :]
+        there_RGP = (row_R < num_rows)[:, None, None] & (pair_GP < half)[None]
+        gate_ptr_RGP = h_ptr + row_R.to(tl.int64)[:, None, None] * (2 * half) + pair_GP[None]
+        gate_RGP = tl.load(gate_ptr_RGP, mask=there_RGP, other=0)
+        up_RGP = tl.load(gate_ptr_RGP + half, mask=there_RGP, other=0)
+        even_RGP = _activated(low_half(gate_RGP), low_half(up_RGP), limit)
+        odd_RGP = _activated(high_half(gate_RGP), high_half(up_RGP), limit)
         if WEIGHTED:
-            y_RGK = y_RGK * tl.load(weight_ptr + row_R, mask=row_R < num_rows, other=0.0)[:, None, None]
-        y_RGK = through_bf16(y_RGK)
-        power_RG = fp8_power(tl.max(magnitude_bits(y_RGK), 2))
-        codes_RGK = e4m3_codes(y_RGK * inverse_power_value(power_RG)[:, :, None])
-        grid_RGK = as_bf16(e4m3_values(codes_RGK) * power_value(power_RG)[:, :, None])
-        tl.store(out_ptr + wide_R11 * INNER + column_GK[None], grid_RGK, mask=there_RGK)
+            weight_R11 = tl.load(weight_ptr + row_R, mask=row_R < num_rows, other=0.0)[:, None, None]
+            even_RGP, odd_RGP = even_RGP * weight_R11, odd_RGP * weight_R11
+        y_RGP = pair_of_bf16(even_RGP, odd_RGP)
+        power_RG = fp8_power(greatest_of_pairs(y_RGP, 2))
+        grid_RGP = pair_on_e4m3_grid(y_RGP, tl.broadcast_to(power_RG[:, :, None], y_RGP.shape))
+        tl.store(out_ptr + row_R.to(tl.int64)[:, None, None] * half + pair_GP[None], grid_RGP, mask=there_RGP)
 
 
 def swiglu_quantise(h_PJ: Tensor, weight_P: Tensor | None, limit: float, used_1: Tensor | None = None) -> Tensor:
@@ -59,6 +63,7 @@ def swiglu_quantise(h_PJ: Tensor, weight_P: Tensor | None, limit: float, used_1:
     """
     rows, inner = h_PJ.shape[0], h_PJ.shape[1] // 2
     assert h_PJ.dtype == torch.bfloat16 and h_PJ.is_contiguous(), "gate and up are contiguous bfloat16 rows"
+    assert h_PJ.data_ptr() % 16 == 0, "gate and up begin at 16 bytes"
     assert h_PJ.shape[1] == 2 * inner and inner % GROUP == 0, "gate and up are whole groups of 32"
     plain = weight_P is None or (weight_P.dtype == torch.float32 and weight_P.shape == (rows,))
     assert plain and (weight_P is None or weight_P.is_contiguous()), "weights are contiguous float32, one a row"
@@ -66,7 +71,8 @@ def swiglu_quantise(h_PJ: Tensor, weight_P: Tensor | None, limit: float, used_1:
     out_PI = h_PJ.new_empty(rows, inner)
     if rows:
         _swiglu_quantise[(triton.cdiv(inner // GROUP, TILE_GROUPS) * triton.cdiv(rows, TILE_ROWS),)](
-            h_PJ, weight_P, out_PI, used_1, rows, limit, ROWS=TILE_ROWS, GROUPS=TILE_GROUPS, INNER=inner,
-            WEIGHTED=weight_P is not None, COUNTED=used_1 is not None, num_warps=WARPS, enable_fp_fusion=False,
+            h_PJ.view(torch.int32), weight_P, out_PI.view(torch.int32), used_1, rows, limit,
+            ROWS=TILE_ROWS, GROUPS=TILE_GROUPS, INNER=inner, WEIGHTED=weight_P is not None, COUNTED=used_1 is not None,
+            num_warps=WARPS, enable_fp_fusion=False,
         )  # fmt: skip
     return out_PI

@@ -8,11 +8,10 @@ from deepinfer.config.libraries import BY_NAME as LIBRARY
 from deepinfer.config.probes import Device, MachineFacts
 from deepinfer.interfaces.kernel_packages import BY_DISTRIBUTION
 from deepinfer.plan.catalog import BY_NAME as BACKEND
-from deepinfer.plan.catalog import Backend
+from deepinfer.plan.catalog import HOPPER, Backend
 from deepinfer.plan.prerequisites import Finding, cuda_torch, floor_finding, library_finding
 
 DRIVER = "580"  # brings CUDA 13, which the wheels of torch are built with
-CUDA_CPP = ("cuda-bindings", "nvidia-cuda-nvrtc")  # some of our kernels are CUDA C++, compiled when first used
 OPTIONS = ("triton", "deepseek")  # of kernels=, those that want a GPU
 CAPABILITY = {"sm90": "9.0", "sm100": "10.0", "sm103": "10.3"}
 
@@ -31,19 +30,16 @@ def _findings(backend: Backend, machine: MachineFacts) -> Iterator[Finding]:
     yield _gpu(backend, machine)
     yield floor_finding("driver", DRIVER, machine)
     yield cuda_torch(machine)
-    for name in (*backend.libraries, *(CUDA_CPP if backend.name == "triton" else ())):
+    for name in backend.libraries:
         yield _package(name, machine)
 
 
 def _gpu(backend: Backend, machine: MachineFacts) -> Finding:
-    fitting = [device for device in machine.devices if architecture_of(device) in backend.architectures]
+    whole = (HOPPER,) if backend.hopper_only else backend.architectures  # where all its ops run
+    fitting = [device for device in machine.devices if architecture_of(device) in whole]
     named = dict.fromkeys(f"{device.name} ({architecture_of(device) or device.vendor})" for device in machine.devices)
-    chips = " or ".join(f"{name} (compute capability {CAPABILITY[name]})" for name in backend.architectures)
-    how = (
-        ""
-        if fitting
-        else f"run it on a machine with a GPU of {' or '.join(backend.architectures)}; kernels=auto runs here"
-    )
+    chips = " or ".join(f"{name} (compute capability {CAPABILITY[name]})" for name in whole)
+    how = "" if fitting else f"run it on a machine with a GPU of {' or '.join(whole)}; kernels=auto runs here"
     return Finding(what="GPU", needs=chips, found=", ".join(named), met=bool(fitting), how=how)
 
 

@@ -30,7 +30,7 @@ class SiteWeights(NamedTuple):
 
 
 class Border(NamedTuple):
-    """What the next site starts from. Where there is no next site, `coefficients` is None and the streams end."""
+    """What the next site starts from. `coefficients` is None where no site begins; without a norm the rows are empty."""
 
     x_TND: Tensor
     collapsed_TD: Tensor  # before the norm
@@ -44,7 +44,7 @@ def hyper_border(
     out_TD: Tensor | None,
     ended: Coefficients,
     begun: SiteWeights | None,
-    norm_D: Tensor,
+    norm_D: Tensor | None,
     norm_eps: float,
     eps: float,
     iterations: int,
@@ -55,11 +55,16 @@ def hyper_border(
 ) -> Border:
     """Ends a site whose sublayer gave `out_TD` and begins the next: mix, coefficients, collapse with the ended site's A, norm.
 
-    Without `out_TD` the streams stay as they are (the first site; after an engram). Without `begun` nothing follows but a norm.
+    Without `out_TD` the streams stay as they are (the first site; after an engram). Without `begun` nothing follows but a norm
+    (the last site); without `norm_D` either, the streams are mixed and nothing else (before an engram).
     A kernel leaves out what `quantise` and `collapsed` do not ask for and follows `narrow`; the twin gives all.
     """
     if out_TD is not None:
         x_TND = hyper_mix(x_TND, out_TD, ended.mixing_TMN, ended.write_TN)
+    if norm_D is None:
+        assert begun is None, "where a site begins there is a norm"
+        empty_TD = x_TND.new_empty(0, x_TND.shape[2])
+        return Border(x_TND, empty_TD, empty_TD, empty_TD, None)
     collapsed_TD = hyper_collapse(x_TND, ended.read_TN)
     normed_TD = rms_norm(collapsed_TD, norm_D, norm_eps)
     coefficients = None if begun is None else site_coefficients(x_TND, begun, norm_eps, eps, iterations)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deepinfer.ops.sampling_rows import GREEDY_BELOW, gumbel, philox_words
+from deepinfer.ops.sampling_rows import GREEDY_BELOW, gumbel, noise_bits
 
 
 class MarkovStep(NamedTuple):
@@ -45,7 +45,7 @@ def markov_step(
     logits_BV = base_BV.to(wide) + embed_BR.to(wide) @ head_VR.to(wide).t()
     fine_B = torch.isfinite(logits_BV.amax(1)) & (previous_B >= 0)
     ids_V = torch.arange(logits_BV.shape[1], device=logits_BV.device)
-    noise_BV = gumbel(*philox_words(seed_B.unsqueeze(1), position_B.unsqueeze(1) + ahead, ids_V, stream))
+    noise_BV = gumbel(noise_bits(seed_B.unsqueeze(1), position_B.unsqueeze(1) + ahead, ids_V, stream))
     greedy_B1 = (temperature_B < GREEDY_BELOW).unsqueeze(1)
     drawn_BV = logits_BV.double() / temperature_B.unsqueeze(1).clamp(min=GREEDY_BELOW) + noise_BV
     scores_BV = torch.where(greedy_B1, logits_BV.double(), drawn_BV)

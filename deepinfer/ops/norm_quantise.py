@@ -29,7 +29,8 @@ def norm_quantise(
 ) -> Quantised:
     """rms_norm(x), as it is and quantised."""
     normed_TD = rms_norm(x_TD, weight_D, eps)
-    return quantise(normed_TD, grid=grid, codes=codes)._replace(normed_TD=normed_TD if normed else None)
+    quantised = quantise(normed_TD, grid=grid, codes=codes)
+    return Quantised(normed_TD if normed else None, quantised.grid_TD, quantised.codes_TD, quantised.powers_TG)
 
 
 def quantise(x_TD: Tensor, *, grid: bool = True, codes: bool = False) -> Quantised:

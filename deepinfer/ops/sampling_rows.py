@@ -2,7 +2,7 @@
 
 Order: bias → repetition, frequency, presence penalty → mask → temperature → top-k → top-p → min-p → argmax(scores + Gumbel
 noise). Greedy (a temperature below 1e-5) stops before the temperature and takes the argmax. Ties go to the lowest token id.
-Noise is a function of (seed, position, token id, stream) alone: Philox4x32-10, key = seed, counter = (position, token, stream).
+Noise is a function of (seed, position, token id, stream) alone, by Philox4x32-10: see `deepinfer.sampling.philox`.
 
 Shapes: R rows · V vocabulary · W = V / 32 words of a mask · M masks · E edited tokens of all rows ·
 N columns of log probabilities.
@@ -19,6 +19,7 @@ BROKEN, RULED_OUT = 1, 2  # faults: a NaN, +inf or nothing but -inf in the logit
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = 0xFFFFFFFF
+_FINE = 1 << 31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,22 +69,31 @@ class SampledRows(NamedTuple):
     rank_R: Tensor  # int32, 1 for the best
 
 
-def philox_words(seed: Tensor, position: Tensor, token_ids: Tensor, stream: int) -> tuple[Tensor, Tensor]:
-    """The first two 32-bit words (in int64) at every (seed, position, token id); the three broadcast."""
+def philox_words(seed: Tensor, position: Tensor, counter: Tensor, stream: int) -> Tensor:
+    """int64 [4, ...]: the 32-bit words of the block at every (seed, position, counter); the three broadcast."""
     key0, key1 = seed & _LOW, (seed >> 32) & _LOW
-    c0, c1, c2 = position & _LOW, (position >> 32) & _LOW, token_ids & _LOW
+    c0, c1, c2 = position & _LOW, (position >> 32) & _LOW, counter & _LOW
     c3 = torch.full_like(c0, stream)
     for _ in range(10):
         (high0, low0), (high2, low2) = _product(_MULTIPLIERS[0], c0), _product(_MULTIPLIERS[1], c2)
         c0, c1, c2, c3 = high2 ^ c1 ^ key0, low2, high0 ^ c3 ^ key1, low0
         key0, key1 = (key0 + _WEYL[0]) & _LOW, (key1 + _WEYL[1]) & _LOW
-    return c0, c1
+    return torch.stack([c0, c1, c2, c3])
 
 
-def gumbel(word0: Tensor, word1: Tensor) -> Tensor:
-    """float64 noise from 52 bits of two words: -log(-log(u)), u an odd multiple of 2^-53 in (0, 1)."""
-    bits = (word0 << 20 | word1 >> 12).double()
-    return -torch.log(-torch.log((2 * bits + 1) * 2.0**-53))
+def noise_bits(seed: Tensor, position: Tensor, token_ids: Tensor, stream: int) -> Tensor:
+    """int64: the 52 random bits at every (seed, position, token id); the three broadcast."""
+    coarse = philox_words(seed, position, token_ids >> 3, stream)
+    fine = philox_words(seed, position, token_ids >> 1 | _FINE, stream)
+    piece, odd = token_ids & 7, (token_ids & 1) == 1
+    low, high = (torch.where((piece & 2) == 0, coarse[i], coarse[i + 1]) for i in (0, 2))
+    high16 = torch.where(piece < 4, low, high) >> 16 * (piece & 1) & 0xFFFF
+    return high16 << 36 | torch.where(odd, fine[2], fine[0]) << 4 | torch.where(odd, fine[3], fine[1]) >> 28
+
+
+def gumbel(bits: Tensor) -> Tensor:
+    """float64 noise from 52 bits: -log(-log(u)), u an odd multiple of 2^-53 in (0, 1)."""
+    return -torch.log(-torch.log((2 * bits.double() + 1) * 2.0**-53))
 
 
 def edited_logits(logits_V: Tensor, rows: SamplingRows, r: int) -> Tensor:
@@ -180,7 +190,7 @@ def _choose(scores_V: Tensor, rows: SamplingRows, r: int, stream: int) -> tuple[
     if _is_filtered(rows, r):
         kept_V = kept_tokens(scores_V, int(rows.top_k_R[r]), float(rows.top_p_R[r]), float(rows.min_p_R[r]))
     ids_V = torch.arange(len(scores_V), device=scores_V.device)
-    noise_V = gumbel(*philox_words(rows.seed_R[r], rows.position_R[r], ids_V, stream))
+    noise_V = gumbel(noise_bits(rows.seed_R[r], rows.position_R[r], ids_V, stream))
     total_V = (scores_V + noise_V).masked_fill(~kept_V, -torch.inf)
     return int((total_V == total_V.max()).nonzero()[0, 0]), kept_V, scores_V
 

@@ -47,13 +47,15 @@ CLASS_OP = {  # class of weights → the op whose backend says how they lie in m
     "engram": "engram_rows",
     "draft": "linear",
 }
+HOPPER = "sm90"
 NOT_RUN_HERE = "adapters tested against stubs, not run here"
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """One way to carry out ops. Empty `architectures` or `dtypes` means any, `lacks` names ops it has not.
 
-    `implementation` makes a whole Ops record, of which a plan may take some fields only.
+    `hopper_only`: ops whose kernels are written in Hopper's own instructions; the backend as a whole is then for sm90 alone.
+    `implementation` makes the record of ops, of which a plan may take some fields only.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     architectures: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()  # of the model
     lacks: tuple[str, ...] = ()
+    hopper_only: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()  # distributions; lowest versions are in config/libraries.py
     resident: Resident
     implementation: str
@@ -93,11 +96,13 @@ BACKENDS = (
         name="triton",
         kinds=("cuda",),
         architectures=("sm90", "sm100", "sm103"),
-        libraries=("triton",),
+        hopper_only=("linear", "grouped_linear", "attention", "index_scores", "routed_experts"),
+        libraries=("triton", "cuda-bindings", "nvidia-cuda-nvrtc"),
         resident="packed",
-        implementation="deepinfer.ops.triton:triton",
+        implementation="deepinfer.ops.hopper:hopper",
         in_this_version=False,
-        about="our own kernels for Hopper and later",
+        standing="no run takes them in this version",
+        about="our own kernels for Hopper, Triton and CUDA C++; some ops of them for Blackwell too",
     ),
     Backend(
         name="deepseek",
@@ -150,6 +155,9 @@ def unfit(backend: Backend, op: str | None, chip: Chip, dtype: str) -> str:
         return f"{backend.name} is for {listed(backend.kinds)}, the chip is {chip.kind}"
     if backend.architectures and architecture not in backend.architectures:
         return f"{backend.name} is built for {listed(backend.architectures)}, the chip is {architecture}"
+    if backend.hopper_only and architecture != HOPPER and (op is None or op in backend.hopper_only):
+        what = op or ", ".join(backend.hopper_only)
+        return f"{backend.name} computes {what} with Hopper's own instructions ({HOPPER}), the chip is {architecture}"
     if backend.dtypes and dtype not in backend.dtypes:
         return f"{backend.name} computes in {listed(backend.dtypes)}, model.dtype is {dtype}"
     if op in backend.lacks:

@@ -13,6 +13,7 @@ import msgspec
 from deepinfer.config.leaves import Component
 from deepinfer.config.specs import NoReplay, NoSpeculation, PrefixCache
 from deepinfer.config.surroundings import DistributedExecutor, LocalExecutor, NoGrammar, SimulatedExecutor
+from deepinfer.plan.catalog import Backend, used_backends
 from deepinfer.plan.settle import Case
 from deepinfer.plan.types import Node, OpChoice
 
@@ -55,18 +56,15 @@ def build_graph(case: Case, ops: tuple[OpChoice, ...]) -> tuple[Node, ...]:
 
 def _model_nodes(case: Case, ops: tuple[OpChoice, ...]) -> list[Node]:
     kind = case.spec.model.weights
-    backends = sorted({choice.implementation for choice in ops})
-    names = sorted({choice.backend for choice in ops})
+    backends = {backend.name: backend for backend in used_backends(ops)}
+    names = sorted(backends)
     reason = f"model.weights={kind}"
     spread = any(role.parallel.expert > 1 for role in case.roles)
     dispatch = "deepinfer.parallel.all_to_all:AllToAllDispatch" if spread else ""
     dispatch_reason = "experts are spread over ranks" if spread else "every rank holds all experts"
     return [
         _node("weights", "weights", WEIGHTS[kind], reason=reason, runner_up="dummy" if kind == "checkpoint" else ""),
-        *(
-            _node(f"ops.{name}", "ops", implementation, reason="see the ops of the plan")
-            for name, implementation in zip(names, backends, strict=True)
-        ),
+        *(_ops_node(backends[name]) for name in names),
         _node("dispatch", "expert_dispatch", dispatch, option="parallel", reason=dispatch_reason),
         _node(
             "model",
@@ -152,6 +150,12 @@ def _node(
         settings=_settings(spec) if spec else {},
         planned=not in_this_version(implementation),
     )
+
+
+def _ops_node(backend: Backend) -> Node:
+    """Planned where no run takes these ops yet, whether or not they are written."""
+    node = _node(f"ops.{backend.name}", "ops", backend.implementation, reason="see the ops of the plan")
+    return msgspec.structs.replace(node, planned=not backend.in_this_version)
 
 
 @cache

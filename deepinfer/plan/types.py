@@ -208,7 +208,7 @@ class Node(Frozen, frozen=True, kw_only=True):
     reason: str = ""
     runner_up: str = ""
     settings: dict[str, Any] = {}
-    planned: bool = False  # its code is not in this version
+    planned: bool = False  # its code is not in this version, or no run takes it yet
 
 
 class Numerics(Frozen, frozen=True, kw_only=True):

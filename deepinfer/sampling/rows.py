@@ -54,7 +54,6 @@ class Rows:
         assert vocab_size == params.vocab_size, f"rows of {vocab_size} logits, a vocabulary of {params.vocab_size}"
         self.best_T = self.logits_TV.argmax(axis=1)  # the first NaN, where there is one
         self.broken_T = ~np.isfinite(self.logits_TV[np.arange(num_rows), self.best_T])
-        self._ids_V = np.arange(vocab_size, dtype=np.uint64)
 
     def sample(
         self,
@@ -147,7 +146,7 @@ class Rows:
         size = max(1, _CACHED_ENTRIES // params.vocab_size)
         for start in range(0, len(rows), size):
             some = slice(start, start + size)
-            noise = cpu_philox.uniform(params.seed_N[slots[some]], positions[some], self._ids_V, stream)
+            noise = cpu_philox.uniform_of_all(params.seed_N[slots[some]], positions[some], params.vocab_size, stream)
             scores = np.divide(self.logits_TV[rows[some]], params.temperature_N[slots[some], None], dtype=np.float64)
             scores += philox.gumbel_of(noise)
             token_ids[some] = scores.argmax(axis=1)
@@ -156,10 +155,12 @@ class Rows:
     def _choose(self, found: Candidates, slot: int, position: int, stream: int) -> int:
         if self._params.greedy_N[slot]:
             return int(found.scores_V.argmax())
-        ids = self._ids_V if found.ids_K is None else found.ids_K
-        scores = found.scores_V if found.ids_K is None else found.scores_V[found.ids_K]
-        noise = cpu_philox.uniform(self._params.seed_N[slot : slot + 1], np.array([position]), ids, stream)
-        return int(ids[(scores + philox.gumbel_of(noise[0])).argmax()])
+        seed, at = self._params.seed_N[slot : slot + 1], np.array([position])
+        if found.ids_K is None:
+            noise = cpu_philox.uniform_of_all(seed, at, self._params.vocab_size, stream)
+            return int((found.scores_V + philox.gumbel_of(noise[0])).argmax())
+        noise = cpu_philox.uniform(seed, at, found.ids_K, stream)
+        return int(found.ids_K[(found.scores_V[found.ids_K] + philox.gumbel_of(noise[0])).argmax()])
 
 
 def _softmax(scores_XV: np.ndarray) -> np.ndarray:

@@ -97,8 +97,8 @@ class Sampler:
         return self._noise(slots, positions, philox.RESIDUAL)
 
     def _noise(self, slots: np.ndarray, positions: np.ndarray, stream: int) -> np.ndarray:
-        ids_V = np.arange(self.vocab_size, dtype=np.uint64)
-        return philox.gumbel_of(cpu_philox.uniform(self._params.seed_N[slots], positions, ids_V, stream))
+        seeds = self._params.seed_N[slots]
+        return philox.gumbel_of(cpu_philox.uniform_of_all(seeds, positions, self.vocab_size, stream))
 
     def sample(
         self,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from deepinfer.cli.doctor_kernels import CAPABILITY, OPTIONS, kernel_findings
+from deepinfer.cli.doctor_kernels import CAPABILITY, kernel_findings
 from deepinfer.config.libraries import LIBRARIES
 from deepinfer.config.probes import Device, MachineFacts
 from deepinfer.interfaces.kernel_packages import KERNEL_PACKAGES
@@ -36,19 +36,27 @@ def lacking(option: str, facts: MachineFacts) -> list[Finding]:
     return found
 
 
-@pytest.mark.parametrize(("option", "capability"), [("triton", "9.0"), ("triton", "10.3"), ("deepseek", "10.0")])
+CAPABLE = (("triton", "9.0"), ("deepseek", "10.0"), ("deepseek", "10.3"))
+
+
+@pytest.mark.parametrize(("option", "capability"), CAPABLE)
 def test_an_equipped_machine_lacks_nothing(option: str, capability: str) -> None:
     assert lacking(option, machine(capability)) == []
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_each_thing_missing_is_found_with_its_remedy(option: str) -> None:
-    full = machine()
+def test_a_blackwell_gpu_is_not_enough_for_kernels_in_hoppers_instructions() -> None:
+    (finding,) = lacking("triton", machine("10.3"))
+    assert (finding.what, finding.needs) == ("GPU", "sm90 (compute capability 9.0)") and "of sm90;" in finding.how
+
+
+@pytest.mark.parametrize(("option", "capability"), CAPABLE[:2])
+def test_each_thing_missing_is_found_with_its_remedy(option: str, capability: str) -> None:
+    full = machine(capability)
     for finding in kernel_findings(full)[option]:
         changes: dict[str, Any] = {"GPU": {"devices": ()}, "driver": {"toolkits": {"driver": "570.1"}}}.get(
             finding.what, {"libraries": {name: v for name, v in full.libraries.items() if name != finding.what}}
         )
-        first = lacking(option, machine(**changes))[0]
+        first = lacking(option, machine(capability, **changes))[0]
         assert first.what == finding.what and first.needs
 
 

@@ -6,8 +6,9 @@ pytest tests/kernels -m gpu --time results.jsonl      on a GPU: check, then time
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,16 +19,31 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 Call = Callable[[], object]
 Timed = Callable[..., None]
+PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Notes whether the test itself passed: lines of a test that fails after it timed something are not written."""
+    report = yield
+    if call.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
 
 
 @pytest.fixture
-def timed(request: pytest.FixtureRequest) -> Timed:
-    """`timed(op, case, calls, …)` appends one line to the file of --time; without that option it does nothing.
+def timed(request: pytest.FixtureRequest) -> Iterator[Timed]:
+    """`timed(op, case, calls, …)` gives one line to the file of --time if the test passes; without the option, nothing.
 
-    `calls`: one call for each copy of the inputs. `flops` (of `dtype`) and `moved_bytes` are the least that the op must do.
-    `peers`: name → calls on the same inputs, or a sentence that says why the peer is absent. Further values go into the line.
+    `calls`: one call for each copy of the inputs. `flops` (of `dtype`) and `moved_bytes` are the least that the op must do;
+    `host_floor_us`, where given, is the least that the bus to the host allows, and then the floor. `peers`: name → calls on the
+    same inputs, or a sentence that says why the peer is absent. Further values go into the line.
     """
     path = request.config.getoption("--time")
+    lines: list[dict[str, Any]] = []
+    test = request.node.nodeid.partition("[")[0].rpartition("/")[2]
 
     def measure(
         op: str,
@@ -40,40 +56,23 @@ def timed(request: pytest.FixtureRequest) -> Timed:
         peers: Mapping[str, Sequence[Call] | str] | None = None,
         graph: bool = True,
         runs: int = 50,
-        **values: object,
+        **values: Any,
     ) -> None:
         if path is None:
             return
-        from device_timer import floor_us, time_calls
-        from record import surroundings
+        from device_timer import time_calls
+        from kernel_lines import line_of
 
         present = {name: peer for name, peer in (peers or {}).items() if not isinstance(peer, str)}
+        absent = {name: why for name, why in (peers or {}).items() if isinstance(why, str)}
         spreads = time_calls({"ours": calls, **present}, runs, graph)
-        ours = spreads.pop("ours")
-        floor, bound = floor_us(flops, dtype, moved_bytes)
-        line = {
-            "op": op,
-            "case": case,
-            **values,
-            "median_us": round(ours.median_us, 3),
-            "p10_us": round(ours.p10_us, 3),
-            "p90_us": round(ours.p90_us, 3),
-            "tflops": round(flops / ours.median_us / 1e6, 1),
-            "gbytes_per_s": round(moved_bytes / ours.median_us / 1e3, 1),
-            "floor_us": round(floor, 3),
-            "bound": bound,
-            "share": round(floor / ours.median_us, 4),
-            "peers_us": {name: round(spread.median_us, 3) for name, spread in spreads.items()},
-            "ratios": {name: round(spread.median_us / ours.median_us, 3) for name, spread in spreads.items()},
-            "absent": {name: why for name, why in (peers or {}).items() if isinstance(why, str)},
-            "device": torch.cuda.get_device_name(),
-            "cuda": torch.version.cuda,
-            **surroundings(),
-        }
-        with Path(path).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        line = line_of(op, case, spreads, absent, flops, dtype, moved_bytes, {**values, "test": test})
+        lines.append(line)
         peer_text = "  ".join(f"{name} ×{ratio}" for name, ratio in line["ratios"].items())
         print(f"TIME {op:28s} {case:34s} {line['median_us']:9.2f} us {line['tflops']:7.1f} TF "
-              f"{line['gbytes_per_s']:7.1f} GB/s  {line['share']:.1%} of {bound}  {peer_text}")  # fmt: skip
+              f"{line['gbytes_per_s']:7.1f} GB/s  {line['share']:.1%} of {line['bound']}  {peer_text}")  # fmt: skip
 
-    return measure
+    yield measure
+    if lines and request.node.stash.get(PASSED, False):
+        with Path(path).open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)

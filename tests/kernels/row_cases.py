@@ -1,10 +1,12 @@
 """What the tests of row kernels share: devices, random rows, stores, comparisons and rotating calls."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from peers_call import relative_error as relative_error  # tests of rows compare as the peers are compared
 from torch import Tensor
 
 EPS = 1e-20  # of the text model: practically none
@@ -61,11 +63,6 @@ def share_of_different(found: Tensor, wanted: Tensor) -> float:
     return (bits(found) != bits(wanted)).float().mean().item() if found.numel() else 0.0
 
 
-def relative_error(found: Tensor, wanted: Tensor) -> float:
-    """‖found − wanted‖ / ‖wanted‖ in float64; NaN anywhere makes it NaN."""
-    return ((found.double() - wanted.double()).norm() / wanted.double().norm()).item()
-
-
 def assert_same_rows(call: Callable[[Tensor], Sequence[Tensor | None]], rows: int, device: str) -> None:
     """`call(chosen)` computes the chosen rows (int64). Every row has the same bits in every batch and at every place in it."""
     whole = call(torch.arange(rows, device=device))
@@ -107,12 +104,23 @@ def compiled(
     """As a peer of a timed case: the twin by torch.compile, which everybody has. None where nothing is timed."""
     if not when or request.config.getoption("--time") is None:
         return {}
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else it starts a process a core first
     fast = torch.compile(twin, dynamic=False)
     try:
         call(fast, 0)
-    except RuntimeError as error:  # what torch's compilers raise
+    except (RuntimeError, AssertionError) as error:  # what torch's compilers raise
         return {"torch.compile": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
     return {"torch.compile": rotating(count, lambda i: call(fast, i))}
+
+
+def plain_copy(moved_bytes: float) -> Peers:
+    """As a peer of a timed case: torch's own copy that reads and writes as many bytes together, cold. A second floor: no kernel
+    that starts and ends with memory does better at a size where a launch and the memory's first answer count.
+    """
+    size = int(moved_bytes) // 2
+    sources = [torch.empty(size, dtype=torch.uint8, device="cuda").random_() for _ in range(num_copies(moved_bytes))]
+    copies = [torch.empty_like(source) for source in sources]
+    return {"one copy of as many bytes": rotating(len(copies), lambda i: copies[i].copy_(sources[i]))}
 
 
 def foreign(name: str, copies: Sequence[tuple], request: pytest.FixtureRequest, when: bool = True) -> Peers:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from deepinfer.kernels.triton_accepted_lengths import accepted_lengths
+from row_cases import DEVICES
 from torch import Tensor
 
 from deepinfer.ops import sampling_rows as twin
@@ -30,9 +31,10 @@ def check(num_sequences: int, depth: int, device: str) -> None:
         assert torch.equal(accepted_lengths(*inputs), twin.accepted_lengths(*inputs))
 
 
-@pytest.mark.parametrize(("num_sequences", "depth"), [(1, 1), (5, 0), (70, 5)])
-def test_interpreted(num_sequences: int, depth: int) -> None:
-    check(num_sequences, depth, "cuda" if torch.cuda.is_available() else "cpu")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("num_sequences", "depth"), [(1, 1), (5, 0), (70, 5), (33, 8)])
+def test_equals_the_twin(num_sequences: int, depth: int, device: str) -> None:
+    check(num_sequences, depth, device)
 
 
 @pytest.mark.gpu

@@ -1,8 +1,12 @@
 """Products with bfloat16 weights, Triton: against the twin in float64, bit for bit over batches, and timed."""
 
+from functools import cache
+
 import pytest
 import torch
+from deepinfer.kernels import triton_bf16_linear
 from deepinfer.kernels.triton_bf16_linear import bf16_linear, num_segments
+from row_cases import foreign
 
 from deepinfer.ops.bf16_linear import bf16_linear as twin
 
@@ -50,6 +54,25 @@ def test_the_order_of_addition_follows_from_the_weight_alone() -> None:
     assert [num_segments(*WEIGHTS[name][:2]) for name in ("head", "router gate", "compressor")] == [1, 4, 4]
 
 
+def test_what_it_cannot_multiply_is_refused() -> None:
+    x_TK, weight_NK = numbers(2, 96, 0), numbers(32, 96, 1)
+    with pytest.raises(AssertionError, match=r"K = 96; a step takes 64 columns"):
+        bf16_linear(x_TK, weight_NK, torch.bfloat16)
+    with pytest.raises(AssertionError, match=r"\(2, 32\) and a weight \(32, 96\).*one K"):
+        bf16_linear(x_TK[:, :32].contiguous(), weight_NK, torch.bfloat16)
+    with pytest.raises(AssertionError, match=r"a weight torch\.float32"):
+        bf16_linear(x_TK, weight_NK.float(), torch.bfloat16)
+
+
+@pytest.mark.gpu
+def test_a_capture_before_the_first_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What segments share would lie in the graph's memory, and later calls would use it after the graph."""
+    monkeypatch.setattr(triton_bf16_linear, "_workspace", cache(triton_bf16_linear._workspace.__wrapped__))
+    x_TK, weight_NK = numbers(2, 128, 0), numbers(32, 128, 1)
+    with pytest.raises(AssertionError, match="before it ran once"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        bf16_linear(x_TK, weight_NK, torch.bfloat16)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", list(WEIGHTS)[1:])
 @pytest.mark.parametrize("num_tokens", [1, 7, 64, 300])
@@ -84,7 +107,7 @@ def test_a_row_knows_no_neighbours(name: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "num_tokens"), TIMED)
-def test_speed(name: str, num_tokens: int, timed) -> None:  # type: ignore[no-untyped-def]
+def test_speed(name: str, num_tokens: int, timed, request) -> None:  # type: ignore[no-untyped-def]
     outputs, inputs, dtype = WEIGHTS[name]
     copies = max(1, min(MOST_COPIES, COPIES_BYTES // (2 * outputs * inputs)))
     weights = [numbers(outputs, inputs, seed, inputs**-0.5) for seed in range(copies)]
@@ -96,7 +119,7 @@ def test_speed(name: str, num_tokens: int, timed) -> None:  # type: ignore[no-un
         [lambda x=x, w=w: bf16_linear(x, w, dtype) for x, w in zip(x, weights)],
         flops=2.0 * num_tokens * outputs * inputs,
         moved_bytes=2 * outputs * inputs + num_tokens * (2 * inputs + result_bytes * outputs),
-        peers={"cublas_bf16": [lambda x=x, w=w: torch.nn.functional.linear(x, w) for x, w in zip(x, weights)]},
+        peers=foreign("bf16_linear", [(x, w, dtype) for x, w in zip(x, weights)], request),
         runs=20,
         variant="invariant",
     )

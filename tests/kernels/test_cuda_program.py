@@ -42,6 +42,15 @@ def test_an_argument_is_an_address_or_thirty_two_bits() -> None:
     assert cuda_program._argument(7)[1] is not cuda_program._argument(7.0)[1]
 
 
+@pytest.mark.parametrize(
+    ("xdg", "base"), [("/a/cache", "/a/cache"), ("cache", "/home/me/.cache"), ("", "/home/me/.cache")]
+)
+def test_cubins_are_kept_in_the_users_cache(xdg: str, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert cuda_program.cubin_folder() == Path(base, "deepinfer", "cubins")
+
+
 def test_a_tensor_of_the_host_is_refused() -> None:
     with pytest.raises(AssertionError, match="this one is on cpu"):
         cuda_program._argument(torch.zeros(2))
@@ -49,7 +58,7 @@ def test_a_tensor_of_the_host_is_refused() -> None:
 
 @pytest.mark.gpu
 def test_a_kernel_runs_in_clusters_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_program, "CUBINS", tmp_path / "cubins")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "add.cu").write_text(ADD)
     add = CudaProgram(str(tmp_path / "add.cu"), {"OFFSET": 2}).kernel("add", threads=128, cluster=(2, 1, 1))
     x = torch.randn(1000, device="cuda")
@@ -57,7 +66,7 @@ def test_a_kernel_runs_in_clusters_and_is_kept(tmp_path: Path, monkeypatch: pyte
     add((8,), out, x, 1000, 3.0)
     rank = torch.arange(1000, device="cuda") // 128 % 2
     torch.testing.assert_close(out, x + 6.0 + rank)
-    assert len(list((tmp_path / "cubins").glob("*.cubin"))) == 1
+    assert len(list((tmp_path / "deepinfer" / "cubins").glob("*.cubin"))) == 1
 
 
 @pytest.mark.gpu

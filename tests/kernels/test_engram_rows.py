@@ -4,7 +4,17 @@ import pytest
 import torch
 from deepinfer.kernels.triton_engram_add import engram_add
 from deepinfer.kernels.triton_engram_gather import engram_gather
-from row_cases import DEVICES, EPS, assert_same_rows, bits, num_copies, random_rows, relative_error, rotating
+from row_cases import (
+    DEVICES,
+    EPS,
+    assert_same_rows,
+    bits,
+    num_copies,
+    plain_copy,
+    random_rows,
+    relative_error,
+    rotating,
+)
 from row_cases import share_of_different as different
 from torch import Tensor
 
@@ -89,7 +99,8 @@ def test_speed_gather_on_device(tokens: int, timed) -> None:
         "engram_gather", f"{tokens} x {SLOTS} rows in device memory",
         rotating(8, lambda i: engram_gather(codes, powers, rows[i])), moved_bytes=tokens * SLOTS * (264 + 8 + 512),
         variant="invariant", target="≤ 1.5 × floor",
-        peers={"torch": rotating(2, lambda i: twins.engram_gather(codes, powers, rows[i]))},
+        peers={"torch": rotating(2, lambda i: twins.engram_gather(codes, powers, rows[i]))}
+        | plain_copy(tokens * SLOTS * (264 + 8 + 512)),
     )  # fmt: skip
 
 
@@ -121,5 +132,5 @@ def test_speed_add(tokens: int, timed) -> None:
     timed(
         "engram_add", f"{tokens} x 4 x 5120", rotating(len(cases), lambda i: engram_add(*cases[i], EPS)),
         moved_bytes=moved, variant="invariant",
-        peers={"torch": rotating(2, lambda i: engram.engram_add(*cases[i], EPS))},
+        peers={"torch": rotating(2, lambda i: engram.engram_add(*cases[i], EPS))} | plain_copy(moved),
     )  # fmt: skip

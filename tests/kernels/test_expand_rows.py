@@ -3,7 +3,7 @@
 import pytest
 import torch
 from deepinfer.kernels.triton_expand_rows import expand_rows
-from row_cases import DEVICES, empty_store, num_copies, rotating, row_numbers
+from row_cases import DEVICES, empty_store, num_copies, plain_copy, rotating, row_numbers
 
 from deepinfer.ops import numbered_rows
 
@@ -33,5 +33,5 @@ def test_speed_expand(kind: str, timed) -> None:
     timed(
         "expand_rows", f"{rows} {kind} rows in no order",
         rotating(len(stores), lambda i: expand_rows(kind, stores[i], numbers)), moved_bytes=moved, variant="invariant",
-        peers={"torch": rotating(2, lambda i: numbered_rows.expand_rows(kind, stores[i], numbers))},
+        peers={"torch": rotating(2, lambda i: numbered_rows.expand_rows(kind, stores[i], numbers))} | plain_copy(moved),
     )  # fmt: skip

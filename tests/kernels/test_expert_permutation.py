@@ -1,10 +1,12 @@
-"""Sorting pairs by expert, and adding the experts' results up again, against their twins: integers equal, sums bit for bit."""
+"""Sorting pairs by expert (GPU only, CUDA C++), and adding the experts' results up again, against their twins: integers equal,
+sums bit for bit.
+"""
 
 import pytest
 import torch
+from deepinfer.kernels.cuda_expert_permutation import expert_permutation
 from deepinfer.kernels.triton_combine import combine
-from deepinfer.kernels.triton_expert_permutation import expert_permutation
-from row_cases import DEVICES, assert_same_rows, bits, random_rows, relative_error, rotating
+from row_cases import DEVICES, assert_same_rows, bits, plain_copy, random_rows, relative_error, rotating
 from torch import Tensor
 
 from deepinfer.ops import expert_permutation as twins
@@ -16,15 +18,22 @@ def picks(rows: int, experts: int, device: str, seed: int = 0) -> Tensor:
     """Different experts in every row, int32 [T, X]; one row is padding, all -1."""
     generator = torch.Generator(device).manual_seed(seed)
     order = torch.rand(rows, experts, device=device, generator=generator).argsort(1)[:, :CHOSEN]
-    order[rows // 2] = -1
+    order[rows // 2 : rows // 2 + 1] = -1
     return order.int().contiguous()
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("picks_TX", [torch.zeros(4, 6), torch.zeros(6, 4, dtype=torch.int32).T])
+def test_layouts_that_it_refuses(picks_TX: Tensor) -> None:
+    with pytest.raises(AssertionError, match="ids are contiguous int32"):
+        expert_permutation(picks_TX, 8)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", (41, 4099))
 @pytest.mark.parametrize("first, local", [(0, 16), (4, 6), (12, 4), (0, 1)])
-def test_equals_the_twin(first: int, local: int, device: str) -> None:
-    picks_TX = picks(41 if device == "cpu" else 4099, 16, device)
-    weights_TX = torch.rand(picks_TX.shape, device=device) + 0.1
+def test_equals_the_twin(first: int, local: int, rows: int) -> None:
+    picks_TX = picks(rows, 16, "cuda")
+    weights_TX = torch.rand(picks_TX.shape, device="cuda") + 0.1
     found = expert_permutation(picks_TX, local, first, weights_TX)
     wanted = twins.expert_permutation(picks_TX, local, first, weights_TX)
     for name, one, other in zip(found._fields, found, wanted):
@@ -33,11 +42,11 @@ def test_equals_the_twin(first: int, local: int, device: str) -> None:
     assert plain.weights_P is None and torch.equal(plain.rows_P, wanted.rows_P)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("rows", (1, 2, 700))
-def test_many_and_few_rows(rows: int, device: str) -> None:
-    """Several tiles of pairs; one expert that takes nearly all; experts that get none."""
-    picks_TX = picks(rows, 12, device)
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", (0, 1, 2, 700, 40000))
+def test_many_and_few_rows(rows: int) -> None:
+    """From none to several loads of every warp; one expert that takes nearly all; experts that get none."""
+    picks_TX = picks(rows, 12, "cuda")
     picks_TX[: rows * 7 // 8, 0] = 3
     for one, other in zip(expert_permutation(picks_TX, 12), twins.expert_permutation(picks_TX, 12)):
         assert (one is None and other is None) or torch.equal(one, other)
@@ -64,6 +73,16 @@ def test_combine(width: int, with_shared: bool, device: str) -> None:
     assert torch.equal(bits(found), bits(twins.combine(parts_PD, places_TX, shared_TD)))
     exact = twins.combine(parts_PD.double(), places_TX, None if shared_TD is None else shared_TD.double())
     assert relative_error(found, exact) < 2.5e-3
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_place_beyond_the_parts_spoils_its_row_alone(device: str) -> None:
+    parts_PD, shared_TD = random_rows(1, 4 * CHOSEN, 320, device=device), random_rows(2, 4, 320, device=device)
+    places_TX = torch.arange(4 * CHOSEN, dtype=torch.int32, device=device).view(4, CHOSEN)
+    whole = combine(parts_PD, places_TX, shared_TD)
+    places_TX[1, 2], places_TX[2, 0] = 4 * CHOSEN, 2**31 - 1
+    found = combine(parts_PD, places_TX, shared_TD)
+    assert found[1:3].isnan().all() and torch.equal(bits(found[[0, 3]]), bits(whole[[0, 3]]))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -105,5 +124,6 @@ def test_speed_combine(tokens: int, timed) -> None:
         "combine", f"{tokens} x 5120, {CHOSEN} slots and a shared expert",
         rotating(len(parts), lambda i: combine(parts[i], places, shared)),
         moved_bytes=tokens * (8 * 10240 + 24), variant="invariant",
-        peers={"torch": rotating(len(parts), lambda i: twins.combine(parts[i], places, shared))},
+        peers={"torch": rotating(len(parts), lambda i: twins.combine(parts[i], places, shared))}
+        | plain_copy(tokens * (8 * 10240 + 24)),
     )  # fmt: skip

@@ -40,13 +40,13 @@ LOADS = (
     Load(384, 1536, "drawn", DECODE),
     Load(384, 6144, "drawn", DECODE, peers=True),
     Load(384, 6144, "zipf", DECODE),
-    Load(384, 24576, "drawn"),
+    Load(384, 24576, "drawn", PREFILL),
     Load(48, 768, "drawn", DECODE),
     Load(6, 24, "even", DECODE),
     Load(6, 96, "drawn", DECODE, peers=True),
     Load(6, 24576, "even", PREFILL, peers=True),
 )
-PEERS = ("grouped_mm_bf16", "triton_kernels_mxfp4", "lmdeploy_fp4_experts")
+PEERS = ("grouped_mm_bf16", "triton_kernels_mxfp4", "lmdeploy_fp4_experts", "deep_gemm_contiguous", "deep_gemm_masked")
 
 
 @lru_cache(maxsize=1)

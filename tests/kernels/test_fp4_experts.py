@@ -1,12 +1,12 @@
 """MXFP4 experts: the grouped product, w13 with SwiGLU, a whole layer, against float64; test_fp4_expert_loads has real loads.
 
-CUDA C++ runs on GPUs only; its re-laid weights are checked here bit for bit. Triton runs under the interpreter too.
+CUDA C++ runs on GPUs only; test_fp4_expert_tiles checks its re-laid weights anywhere. Triton runs under the interpreter too.
 """
 
 import pytest
 import torch
 from deepinfer.kernels import cuda_fp4_experts_up, cuda_fp4_grouped_linear, triton_fp4_grouped_linear
-from deepinfer.kernels.fp4_expert_tiles import CODE_BYTES, tile_experts, untile_experts
+from deepinfer.kernels.fp4_expert_tiles import tile_experts
 from fp4_expert_cases import CHOSEN, HIDDEN, INNER, activations, check, random_experts, starts_of
 from torch import Tensor
 
@@ -28,56 +28,6 @@ def test_triton_on_cpu(counts: list[int], gather: bool) -> None:
     starts_E1 = starts_of(counts, "cpu")
     out_PN = triton_fp4_grouped_linear.fp4_grouped_linear(x_TK, rows_P, starts_E1, weight)
     check(out_PN, twin.fp4_grouped_linear(x_TK.double(), rows_P, starts_E1, weight))
-
-
-@pytest.mark.parametrize("paired", (False, True))
-def test_tiles_hold_the_same_weights(paired: bool) -> None:
-    weight = random_experts(2, 512, 192, "cpu", (0, 129))
-    tiles = tile_experts(weight, paired)
-    assert tiles.shape == (2, 512, 192)
-    assert tiles.pieces_EMCB.numel() == weight.codes_ENB.numel() + weight.scale_ENG.numel()
-    back = untile_experts(tiles)
-    assert torch.equal(back.codes_ENB, weight.codes_ENB) and torch.equal(back.scale_ENG, weight.scale_ENG)
-
-
-@pytest.mark.parametrize("paired", (False, True))
-def test_tiles_lie_as_the_matrix_instruction_reads_them(paired: bool) -> None:
-    """The kernel's own decoding of a piece, thread by thread, in numbers."""
-    weight = random_experts(1, 256, 64, "cpu", (100, 129))
-    piece = tile_experts(weight, paired).pieces_EMCB[0, 0, 0]
-    words = piece[:CODE_BYTES].view(torch.int32).view(4, 4, 8, 4, 4).long() & 0xFFFFFFFF  # group warp row lane step
-    scales = piece[CODE_BYTES:].view(4, 4, 8, 2, 2)  # group warp row columns half
-    mask = 0x81C081C0
-    turned = (words >> 4) | (words << 28)
-    fields = (words << 6 & mask, words << 2 & mask, turned & mask, words >> 8 & 0x00400040 | words & 0x81808180)
-    values_NK = torch.zeros(256, 64, dtype=torch.float64)
-    for group, warp, row, lane, step in torch.cartesian_prod(*map(torch.arange, (4, 4, 8, 4, 4))).tolist():
-        for register, field in enumerate(fields):
-            half, far = register % 2, register // 2
-            scale = 2.0 ** (int(scales[group, warp, row, step // 2, half]) - 127)
-            bits = int(field[group, warp, row, lane, step])
-            n = (group * 4 + warp) * 16 + row // 2 * 4 + half * 2 + row % 2
-            if paired:
-                n = half * 128 + (group * 4 + warp) * 8 + row
-            for parity in range(2):
-                k = step * 16 + far * 8 + lane * 2 + parity
-                values_NK[n, k] = _bf16(bits >> 16 * parity & 0xFFFF) * scale
-    assert torch.equal(values_NK, weight.dequantised(0, torch.float64))
-
-
-def _bf16(bits: int) -> float:
-    return (
-        torch.tensor(bits << 16 if bits < 0x8000 else (bits << 16) - (1 << 32))
-        .int()
-        .view(torch.float32)
-        .double()
-        .item()
-    )
-
-
-def test_a_scale_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"above 128 \(2\.0\) or NaN"):
-        tile_experts(random_experts(1, 256, 64, "cpu", (255, 256)))
 
 
 def test_layer_equals_routed_experts() -> None:
@@ -103,6 +53,8 @@ def test_layer_equals_routed_experts() -> None:
     (
         (256, 128, [0, 1, 0]),
         (512, 128, [0, 1, 17, 130, 0, 5, 300]),
+        (512, 384, [8, 9, 0, 24, 25, 40, 41, 90, 0, 1]),
+        (2 * INNER, HIDDEN, [4, 16, 0, 33, 100]),
         (2 * INNER, HIDDEN, [3, 0, 129, 20, 40, 70]),
         (HIDDEN, INNER, [8, 100, 0, 30, 1, 1000]),
     ),
@@ -138,7 +90,9 @@ def _poisoned(call) -> Tensor:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("counts", ([0, 1, 17, 130, 0, 64, 300], [2000, 0, 0, 0, 0, 0, 9]))
+@pytest.mark.parametrize(
+    "counts", ([0, 1, 17, 41, 0, 9, 30], [80, 30, 81, 0, 60], [0, 1, 17, 130, 0, 64, 300], [2000, 0, 9])
+)
 def test_up_values(counts: list[int]) -> None:
     """Against the twin of the parts on the same product: the last bit of exp moves a few results by a step of the grid."""
     torch.manual_seed(0)
@@ -215,6 +169,27 @@ def test_experts_without_rows_are_not_read_and_counts_may_change_in_a_graph() ->
         graph.replay()
         check(out_PN[: sum(counts)], twin.fp4_grouped_linear(x_TK[: sum(counts)].double(), None, starts_E1, weight))
         assert out_PN[sum(counts) :].isnan().all()
+
+
+@pytest.mark.gpu
+def test_launches_wait_for_the_ones_they_overlap() -> None:
+    """Two layers' launches in turn, whose outputs take each other's memory."""
+    torch.manual_seed(0)
+    w13 = tile_experts(random_experts(8, 2 * INNER, HIDDEN, "cuda", (117, 122)), paired=True)
+    w2 = tile_experts(random_experts(8, HIDDEN, INNER, "cuda", (117, 122)))
+    starts_E1, weights_P = starts_of([3, 0, 9, 1, 30, 0, 2, 5], "cuda"), torch.rand(50, device="cuda")
+    inputs = [activations(50, HIDDEN, "cuda") for _ in range(2)]
+
+    def layer(x_PK: Tensor) -> Tensor:
+        act_PI = cuda_fp4_experts_up.fp4_experts_up(x_PK, None, starts_E1, weights_P, w13)
+        return cuda_fp4_grouped_linear.fp4_grouped_linear(act_PI, None, starts_E1, w2)
+
+    alone = []
+    for x_PK in inputs:
+        alone.append(layer(x_PK))
+        torch.cuda.synchronize()
+    sums = [layer(inputs[turn % 2]) - alone[turn % 2] for turn in range(40)]
+    assert not torch.stack(sums).any()
 
 
 @pytest.mark.gpu

@@ -93,7 +93,9 @@ def test_speed(name: str, num_tokens: int, timed) -> None:  # type: ignore[no-un
         flops=2.0 * num_tokens * outputs * inputs,
         dtype="fp8",
         moved_bytes=outputs * inputs + num_tokens * (inputs + 2 * outputs),
-        peers=kernel_peers.linear(copies, ("cublas_bf16", "scaled_mm_tensor", "scaled_mm_128", "deep_gemm_fp8")),
+        peers=kernel_peers.linear(
+            copies, ("cublas_bf16", "scaled_mm_tensor", "scaled_mm_128", "deep_gemm_fp8", "lmdeploy_fp8")
+        ),
         runs=20,
         variant="lossy",
     )

@@ -11,7 +11,7 @@ import pytest
 import torch
 from deepinfer.kernels import triton_index_scores
 from deepinfer.kernels.cuda_candidate_scores import candidate_scores
-from deepinfer.kernels.cuda_index_scores import check_scores, paged_index_scores
+from deepinfer.kernels.cuda_index_scores import MAX_ROWS_TOGETHER, check_scores, paged_index_scores, ring_of
 from torch import Tensor
 
 from deepinfer import formats
@@ -90,6 +90,14 @@ def bits(x: Tensor) -> Tensor:
     return x.view(torch.int32)
 
 
+def spoil_keys(store: Tensor, tables: Tensor) -> list[int]:
+    """Writes the scale byte of NaN into one group of these entries of the first sequence, and returns their numbers."""
+    entries = [0, 2, 37, 64]
+    for group, entry in enumerate(entries):
+        store[tables[0, entry // store.shape[1]], entry % store.shape[1], 64 + group] = 255
+    return entries
+
+
 @pytest.mark.parametrize(
     "case", [Case((100, 65), rows=2), Case((130, 1), block=128, padding=0), Case((3,), rows=5, padding=16)], ids=str
 )
@@ -97,6 +105,14 @@ def test_portable_scores_equal_the_twin(case: Case) -> None:
     arguments = problem(case, "cpu")
     out = triton_index_scores.paged_index_scores(*arguments, poisoned(arguments, case.entries))
     check(out, *expected(arguments, case.entries))
+
+
+def test_portable_scores_of_nan_keys_are_nan() -> None:
+    arguments = problem(Case((100,)), "cpu")
+    spoilt = spoil_keys(arguments[2], arguments[3])
+    out = triton_index_scores.paged_index_scores(*arguments, poisoned(arguments, 128))
+    want = expected(arguments, 128)[0]
+    assert out[0, :100].isnan().nonzero().flatten().tolist() == spoilt == want[0].isnan().nonzero().flatten().tolist()
 
 
 def test_layouts_are_checked() -> None:
@@ -107,6 +123,13 @@ def test_layouts_are_checked() -> None:
         wrong[place] = arguments[5].long() if bad is None else bad
         with pytest.raises(AssertionError, match=r"\w"):
             check_scores(*wrong, torch.empty(1, 128))
+
+
+def test_places_of_the_ring_have_owners() -> None:
+    """Else a warpgroup can be a turn ahead of a late copy and take bytes that are not there."""
+    for rows in range(1, MAX_ROWS_TOGETHER + 1):
+        warpgroups, stages = ring_of(rows)
+        assert stages % warpgroups == 0 and stages > warpgroups
 
 
 CASES = [
@@ -133,6 +156,26 @@ def test_scores_equal_the_twin(case: Case) -> None:
     rounded = (arguments[0], arguments[1].bfloat16().float(), *arguments[2:])
     a, b = (paged_index_scores(*x, poisoned(arguments, case.entries)) for x in (halved, rounded))
     assert torch.equal(bits(a)[shown], bits(b)[shown])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("spread", [0.0, 3.0], ids=["int8", "e4m3"])
+def test_scores_of_nan_keys_are_nan(spread: float) -> None:
+    """In both forms, with weights of one sign too; other keys of the tile keep their bits."""
+    case = Case((700, 300), rows=6, spread=spread)
+    arguments = problem(case, "cuda")
+    arguments[1].abs_()
+    clean = paged_index_scores(*arguments, poisoned(arguments, case.entries))
+    spoilt = spoil_keys(arguments[2], arguments[3])
+    blocks = torch.arange(8, dtype=torch.int32, device="cuda").expand(12, -1).contiguous()
+    scores = [paged_index_scores(*arguments, poisoned(arguments, case.entries), together) for together in (1, 2, 6, 16)]
+    scores.append(candidate_scores(*arguments, blocks, poisoned(arguments, 64)))
+    for out in scores:
+        assert out[:6, [x for x in spoilt if x < out.shape[1]]].isnan().all()
+        other = torch.ones_like(out, dtype=torch.bool)
+        other[:6, [x for x in spoilt if x < out.shape[1]]] = False
+        other &= ~clean[:, : out.shape[1]].isnan()
+        assert torch.equal(bits(out)[other], bits(clean)[:, : out.shape[1]][other])
 
 
 @pytest.mark.gpu

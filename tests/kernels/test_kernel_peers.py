@@ -37,6 +37,7 @@ def test_absent_peer_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_peer_that_raises_or_errs_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(peers_call, "captured", lambda calls: calls[0]())
 
     @peers_call.peer("torch", tolerance=0.01)
     def doubling(torch_: ModuleType, x: Tensor) -> peers_call.Call:

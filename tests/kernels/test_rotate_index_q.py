@@ -3,6 +3,7 @@
 import pytest
 import torch
 from deepinfer.kernels.triton_rotate_index_q import rotate_quantise_index_q
+from row_cases import plain_copy
 from torch import Tensor
 
 from deepinfer.ops import indexer as twins
@@ -43,4 +44,5 @@ def test_speed_of_rotation(rows: int, timed) -> None:
     copies = [rotation_inputs(rows, "cuda") for _ in range(2 if rows > 1000 else 32)]
     out = torch.empty_like(copies[0][0])
     calls = [lambda x=x: rotate_quantise_index_q(*x, out) for x in copies]
-    timed("rotate_quantise_index_q", f"{rows} rows", calls, moved_bytes=rows * (HEADS * DIMS * 4 + 256))
+    moved = rows * (HEADS * DIMS * 4 + 256)
+    timed("rotate_quantise_index_q", f"{rows} rows", calls, moved_bytes=moved, peers=plain_copy(moved))

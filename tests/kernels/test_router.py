@@ -7,7 +7,7 @@ within 2e-6 of each other.
 import pytest
 import torch
 from deepinfer.kernels.cuda_router import router
-from row_cases import assert_same_rows, compiled, num_copies, rotating
+from row_cases import assert_same_rows, num_copies, plain_copy, rotating
 from torch import Tensor
 
 from deepinfer.ops.router import choose_experts, router_scores
@@ -91,11 +91,19 @@ def test_rows_are_invariant() -> None:
     assert (picks_TX.sort(1).values.diff(dim=1) > 0).all(), "an expert is chosen once"
 
 
+def by_topk(logits_TE: Tensor, bias_E: Tensor, chosen: int) -> tuple[Tensor, Tensor]:
+    """The peer that everybody has: torch's own operations one by one. Among equals it takes any."""
+    scores_TE = torch.nn.functional.softplus(logits_TE).sqrt()
+    picks_TX = (scores_TE + bias_E).topk(chosen).indices
+    weights_TX = scores_TE.gather(1, picks_TX)
+    return picks_TX, weights_TX * FACTOR / (weights_TX.sum(1, keepdim=True) + 1e-20)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "experts, chosen, tokens", [(384, 6, 4096), (384, 6, 32768), (384, 6, 131072), (128, 3, 131072)]
 )
-def test_speed(experts: int, chosen: int, tokens: int, timed, request: pytest.FixtureRequest) -> None:
+def test_speed(experts: int, chosen: int, tokens: int, timed) -> None:
     moved = tokens * (4 * experts + 8 * chosen)
     logits = [inputs(experts, tokens, seed=i)[0] for i in range(num_copies(moved))]
     _, bias_E = inputs(experts, 1)
@@ -105,5 +113,5 @@ def test_speed(experts: int, chosen: int, tokens: int, timed, request: pytest.Fi
         "router", f"{tokens} x {experts}, {chosen} chosen",
         rotating(len(logits), lambda i: router(logits[i], bias_E, chosen, FACTOR)),
         moved_bytes=moved, variant="invariant", target=TARGET,
-        peers=compiled(twin, len(logits), lambda peer, i: peer(logits[i], bias_E, chosen), request, tokens == 32768),
+        peers={"torch": rotating(len(logits), lambda i: by_topk(logits[i], bias_E, chosen))} | plain_copy(moved),
     )  # fmt: skip

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import torch
 from deepinfer.kernels.triton_compress_store import compress_store
+from deepinfer.kernels.triton_expand_rows import expand_rows
 from deepinfer.kernels.triton_index_store import index_store
 from deepinfer.kernels.triton_store_window import norm_rope_store_window
 from row_cases import (
@@ -20,6 +21,7 @@ from row_cases import (
     empty_store,
     foreign,
     num_copies,
+    plain_copy,
     pool_of,
     random_rope,
     random_rows,
@@ -150,6 +152,20 @@ def test_rows_are_invariant(kind: str, device: str) -> None:
     assert_same_rows(stored, rows, device)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("blocks, block_rows", [(1 << 16, 128), (1, 5 << 20)])
+def test_stores_of_any_size(blocks: int, block_rows: int) -> None:
+    """Blocks of 4.1 GiB together, and one block of 2.6 GiB: the last rows are written and read in their places."""
+    call = key_store("window", norm_rope_store_window, 9, "cuda")
+    store_ABR = torch.empty(blocks, block_rows, 528, dtype=torch.uint8, device="cuda")
+    numbers = blocks * block_rows - 9 + torch.arange(9, dtype=torch.int32, device="cuda")
+    call(store_ABR, numbers)
+    few_ABR, first = empty_store(1, 9, 528, "cuda"), torch.arange(9, dtype=torch.int32, device="cuda")
+    call(few_ABR, first)
+    assert torch.equal(store_ABR[-1, -9:], few_ABR[0])
+    assert torch.equal(expand_rows("window", store_ABR, numbers), expand_rows("window", few_ABR, first))
+
+
 def assert_same_bytes(kernel: Store, twin: Store, args: tuple, keys: bool = False, **pairs: Tensor) -> None:
     """Nearly all stored bytes are those of the twin; the store is the last but one argument."""
     *inputs, store, numbers = args
@@ -173,6 +189,7 @@ def test_speed_window(keys: bool, tokens: int, timed) -> None:
     timed(
         "norm_rope_store_window", f"{tokens} tokens{', keys too' * keys}",
         rotating(len(low), lambda i: norm_rope_store_window(*args[i], keys=keys)), moved_bytes=moved, variant="invariant",
+        target=TARGET, peers=plain_copy(moved),
     )  # fmt: skip
 
 
@@ -194,7 +211,7 @@ def test_speed_compress(ratio: int, dtype: torch.dtype, tokens: int, timed, requ
         "compress_store", f"ratio {ratio}, {tokens} tokens, {str(dtype)[6:]}",
         rotating(len(halves), lambda i: compress_store(*args[i], **pairs)), moved_bytes=moved, variant="invariant",
         target=TARGET,
-        peers=foreign(
+        peers=plain_copy(moved) | foreign(
             "store_main", [(half, weight, EPS, rope, numbers) for half in halves], request, ratio == 1 and tokens == 32768
         ),
     )  # fmt: skip
@@ -215,7 +232,7 @@ def test_speed_index(entries: int, timed) -> None:
     timed(
         "index_store", f"{entries} entries",
         rotating(len(keys), lambda i: index_store(keys[i], weight, EPS, ropes[i], stores[i], numbers)),
-        moved_bytes=moved, variant="invariant", target=TARGET,
+        moved_bytes=moved, variant="invariant", target=TARGET, peers=plain_copy(moved),
     )  # fmt: skip
 
 

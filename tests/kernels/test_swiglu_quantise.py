@@ -12,6 +12,7 @@ from row_cases import (
     compiled,
     foreign,
     num_copies,
+    plain_copy,
     random_rows,
     relative_error,
     rotating,
@@ -87,5 +88,6 @@ def test_speed(rows: int, weighted: bool, timed, request: pytest.FixtureRequest)
         peers=compiled(
             twin, len(copies), lambda peer, i: peer(copies[i], weight, LIMIT), request, weighted and rows == 24576
         )
-        | foreign("swiglu_quantise", [(h, LIMIT) for h in copies], request, not weighted and rows == 24576),
+        | foreign("swiglu_quantise", [(h, LIMIT) for h in copies], request, not weighted and rows == 24576)
+        | plain_copy(moved),
     )  # fmt: skip

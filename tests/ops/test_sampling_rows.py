@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from deepinfer.interfaces import Request, SamplingParams, VerifyRows
-from deepinfer.ops.sampling_rows import SamplingRows, accepted_lengths, philox_words, sample_rows
+from deepinfer.ops.sampling_rows import SamplingRows, accepted_lengths, noise_bits, sample_rows
 from deepinfer.sampling import philox
 from deepinfer.sampling.sampler import Sampler
 from deepinfer.speculation.coupled import CoupledVerifier
@@ -114,14 +114,12 @@ def test_the_twin_is_the_engines_sampler(seed: int) -> None:
         assert got.rank_R[r] == one.rank
 
 
-def test_philox_words_are_the_engines() -> None:
+def test_noise_has_the_bits_of_the_engines() -> None:
     rng = np.random.default_rng(5)
     seeds, positions = rng.integers(0, 2**64, 50, dtype=np.uint64), rng.integers(0, 2**40, 50, dtype=np.uint64)
     ids = rng.integers(0, 1 << 17, 50, dtype=np.uint64)
-    want = philox.words(seeds, positions, ids, 5)[:2]
-    got = philox_words(*(torch.from_numpy(x.view(np.int64)) for x in (seeds, positions, ids)), 5)
-    for one, other in zip(got, want):
-        assert one.tolist() == other.astype(np.int64).tolist()
+    got = noise_bits(*(torch.from_numpy(x.view(np.int64)) for x in (seeds, positions, ids)), 5)
+    assert np.array_equal((2 * got.double().numpy() + 1) * 2.0**-53, philox.uniform(seeds, positions, ids, 5))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -11,8 +11,8 @@ from deepinfer.config.facts import load_chip
 from deepinfer.config.libraries import BY_NAME as LIBRARY
 from deepinfer.ops.record import Ops
 from deepinfer.ops.reference import reference
-from deepinfer.plan.catalog import BACKENDS, CLASS_OP, OPS, unfit
-from deepinfer.plan.types import Plan
+from deepinfer.plan.catalog import BACKENDS, CLASS_OP, OPS, Backend, unfit
+from deepinfer.plan.types import Plan, PlanErrors
 
 PlanOf = Callable[..., Plan]
 TINY = ("model=v41_tiny", "model.weights=dummy")
@@ -23,18 +23,29 @@ def test_ops_are_the_fields_of_the_record() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
-def test_a_backend_is_in_this_version_when_its_code_is(backend: object) -> None:
-    module, _, attribute = backend.implementation.partition(":")  # type: ignore[attr-defined]
-    assert backend.in_this_version == (importlib.util.find_spec(module) is not None)  # type: ignore[attr-defined]
-    if backend.in_this_version:  # type: ignore[attr-defined]
+def test_a_backend_is_in_this_version_when_it_makes_a_record_of_ops(backend: Backend) -> None:
+    """Our kernels are there, as another record, which no run takes yet."""
+    module, _, attribute = backend.implementation.partition(":")
+    there = importlib.util.find_spec(module) is not None
+    assert there == (backend.in_this_version or backend.name == "triton")
+    if backend.in_this_version:
         record = getattr(import_module(module), attribute)()
-        assert isinstance(record, Ops) and record.name == backend.name  # type: ignore[attr-defined]
+        assert isinstance(record, Ops) and record.name == backend.name
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
-def test_what_a_backend_names_exists(backend: object) -> None:
-    assert set(backend.libraries) <= LIBRARY.keys()  # type: ignore[attr-defined]
-    assert set(backend.lacks) <= OPS.keys()  # type: ignore[attr-defined]
+def test_what_a_backend_names_exists(backend: Backend) -> None:
+    assert set(backend.libraries) <= LIBRARY.keys()
+    assert {*backend.lacks, *backend.hopper_only} <= OPS.keys()
+
+
+@pytest.mark.parametrize("hardware", ["b200", "gb300"])
+def test_hoppers_own_instructions_are_refused_on_blackwell(plan_of: PlanOf, hardware: str) -> None:
+    with pytest.raises(PlanErrors, match=r"(?s)kernels=triton.*routed_experts with Hopper's own .*, the chip is sm10"):
+        plan_of(f"hardware={hardware}", "parallel=ep64", "kernels=triton")
+    with pytest.raises(PlanErrors, match=r"triton computes attention with Hopper's own instructions \(sm90\)"):
+        plan_of(f"hardware={hardware}", "parallel=ep64", "kernels.ops.attention=triton")
+    assert plan_of(f"hardware={hardware}", "parallel=ep64", "kernels.ops.swiglu=triton").ops
 
 
 def test_native_lacks_what_it_leaves_to_the_twins() -> None:
@@ -91,10 +102,10 @@ def test_every_choice_has_a_reason(plan_of: PlanOf) -> None:
 
 
 def test_a_pin_overrides_one_op(plan_of: PlanOf) -> None:
-    plan = plan_of("hardware=gb200", "parallel=ep8", "kernels.ops.attention=triton")
+    plan = plan_of("hardware=gb200", "parallel=ep8", "kernels.ops.swiglu=triton")
     pinned = {choice.op: choice for choice in plan.ops}
-    assert (pinned["attention"].backend, pinned["linear"].backend) == ("triton", "deepseek")
-    assert pinned["attention"].reason == "pinned by kernels.ops.attention"
+    assert (pinned["swiglu"].backend, pinned["linear"].backend) == ("triton", "deepseek")
+    assert pinned["swiglu"].reason == "pinned by kernels.ops.swiglu"
 
 
 def test_weights_lie_as_the_ops_that_read_them_want(plan_of: PlanOf) -> None:

@@ -1,6 +1,6 @@
 """Plan text against golden files, its shape, and the three-line summary.
 
-After a wanted change: UPDATE = False, run once, read the diff, set it back.
+After a wanted change: UPDATE = True, run once, read the diff, set it back.
 """
 
 import json
@@ -31,7 +31,7 @@ CASES = {
         "replay=compact",
         "cache=prefix",
     ),
-    "b200_reference": ("hardware=b200", "parallel=ep64", "kernels=reference", "kernels.ops.attention=triton"),
+    "b200_reference": ("hardware=b200", "parallel=ep64", "kernels=reference", "kernels.ops.swiglu=triton"),
 }
 
 

@@ -18,6 +18,7 @@ PlanOf = Callable[..., Plan]
 TINY = ("model=v41_tiny", "model.weights=dummy")
 NPU = Device(vendor="huawei", name="Ascend950DT_9582", memory_bytes=144 * 10**9)
 H200 = Device(vendor="nvidia", name="NVIDIA H200", memory_bytes=150 * 10**9, compute_capability="9.0")
+CUDA_CPP = {"cuda-bindings": "13.0.0", "nvidia-cuda-nvrtc": "13.0.88"}
 PACKAGES = {"deepinfer-flashmla": "1.0.0", "tile-kernels": "2.1.0"}
 
 
@@ -32,7 +33,7 @@ def facts(**changes: Any) -> Facts:
         "available_bytes": 10**12,
         "devices": (NPU,) * 64,
         "toolkits": {"gcc": "13.3.0", "cann": "9.2.RC1", "driver": "580.95.05"},
-        "libraries": {"torch-npu": "2.13.0rc1", "triton": "3.6.0", "numba": "0.61.2", **PACKAGES},
+        "libraries": {"torch-npu": "2.13.0rc1", "triton": "3.6.0", "numba": "0.61.2", **CUDA_CPP, **PACKAGES},
     }
     return Facts(machine=MachineFacts(**machine | changes), checkpoints={})
 

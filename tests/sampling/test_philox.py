@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from chi_square import p_value
 from deepinfer.kernels import cpu_philox
 
 from deepinfer.sampling import philox
@@ -31,25 +32,48 @@ def test_key_and_counter_hold_seed_position_token_and_stream() -> None:
     assert tuple(map(int, philox.words(seed, position, counter[2], counter[3]))) == expected
 
 
+def test_eight_tokens_share_a_block_of_high_bits_and_two_a_block_of_low_ones() -> None:
+    seed, position, stream = 2**63 + 5, 2**33 + 9, 6
+    for token in (0, 1, 6, 7, 8, 13, 129279):
+        coarse = b"".join(int(w).to_bytes(4, "little") for w in philox.words(seed, position, token // 8, stream))
+        fine = philox.words(seed, position, 2**31 + token // 2, stream)
+        high = int.from_bytes(coarse[token % 8 * 2 :][:2], "little")
+        low = (int(fine[token % 2 * 2]) << 32 | int(fine[token % 2 * 2 + 1])) >> 28
+        assert int(philox.bits(seed, position, token, stream)) == high << 36 | low
+
+
 def test_kernel_has_the_bits_of_the_twin() -> None:
     rng = np.random.default_rng(0)
     seeds = rng.integers(0, 2**64, 7, dtype=np.uint64)
     positions = np.array([0, 1, 5, 2**31, 2**32 - 1, 2**32, 2**40 + 3])
-    ids = rng.permutation(1000)[:333]
-    for stream in range(4):
+    ids = rng.permutation(5000)[:333]
+    for stream, size in zip(range(4), (1, 96, 2049, 5003)):
         twin = philox.uniform(seeds[:, None], positions[:, None], ids[None], stream)
         assert np.array_equal(cpu_philox.uniform(seeds, positions, ids, stream), twin)
+        twin = philox.uniform(seeds[:, None], positions[:, None], np.arange(size)[None], stream)
+        assert np.array_equal(cpu_philox.uniform_of_all(seeds, positions, size, stream), twin)
 
 
 def test_a_number_does_not_depend_on_row_slice_or_length() -> None:
     seeds, positions = np.arange(5, dtype=np.uint64), np.arange(10, 15)
-    whole = philox.gumbel_of(philox.uniform(seeds[:, None], positions[:, None], np.arange(203)[None]))
+    whole = philox.gumbel_of(cpu_philox.uniform_of_all(seeds, positions, 203, 0))
     for row in range(5):
         for start in range(17):
             for length in (1, 2, 3, 7, 8, 9, 15, 16, 31, 33, 64, 129):
                 ids = np.arange(start, start + length)
                 noise = philox.gumbel_of(cpu_philox.uniform(seeds[row : row + 1], positions[row : row + 1], ids, 0))[0]
                 assert np.array_equal(noise, whole[row, start : start + length])
+
+
+def test_neighbours_that_share_blocks_are_independent() -> None:
+    """All pairs of the eight, by the chi-square of their joint sixteenths, for high and for low bits."""
+    drawn = philox.bits(11, np.arange(20_000)[:, None], np.arange(8)[None])
+    for shift in (48, 32):  # the top of the high bits, the top of the low ones
+        cell = (drawn >> np.uint64(shift) & np.uint64(15)).astype(np.int64)
+        for i in range(8):
+            for j in range(i):
+                counts = np.bincount(16 * cell[:, i] + cell[:, j], minlength=256)
+                assert p_value(counts, np.full(256, 1 / 256)) > 1e-5, (shift, i, j)
 
 
 def test_uniforms_are_inside_and_even_and_streams_differ() -> None:
