@@ -1,16 +1,15 @@
 """Lines that kernel tests write with --time: how one is made, the latest of each case, and whether it reached its target."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from device_timer import COPY_BYTES_PER_S, Spread, floor_us
 from record import surroundings
+from result_lines import Line
+from result_lines import read as read  # who makes tables of lines reads them from here
 
-Line = dict[str, Any]
 _TARGET = re.compile(r"^(≥|>=|≤|<=|within)\s*([\d.]+)\s*(TF|TB/s|GB/s|%|µs|us|×|x|passes)")
 
 
@@ -50,11 +49,6 @@ def line_of(
     }
 
 
-def read(path: Path) -> list[Line]:
-    """Lines of a results file; none where it does not exist."""
-    return [json.loads(line) for line in path.read_text().splitlines() if line] if path.is_file() else []
-
-
 def latest(lines: Iterable[Line]) -> list[Line]:
     """The last line of each op, case and variant, in order of first appearance."""
     kept: dict[tuple[str, str, str], Line] = {}
@@ -67,7 +61,7 @@ def reached(line: Line) -> bool | None:
     """Whether the line reaches its target; None where it has none."""
     if not line.get("target"):
         return None
-    sign, number, unit = _parts(line)
+    sign, number, unit, _ = _parts(line)
     value = figure(line, unit)
     return value >= float(number) if sign in ("≥", ">=") else value <= float(number)
 
@@ -97,8 +91,8 @@ def span(values: Sequence[float], shown: Callable[[float], str]) -> str:
     return low if low == high else f"{low} – {high}"
 
 
-def _parts(line: Line) -> tuple[str, str, str]:
-    """Sign, number and unit of a target.
+def _parts(line: Line) -> tuple[str, str, str, str]:
+    """Sign, number and unit of a target, and the words after them.
 
     It begins with ≥, ≤ (or >=, <=) or “within”, a number and TF, TB/s, GB/s, % (of the bound), µs (us), × (x: the floor) or
     passes, which are floors too; the floor is that of the bus where the line has `host_floor_us`. Raises ValueError where it
@@ -108,7 +102,17 @@ def _parts(line: Line) -> tuple[str, str, str]:
     if found is None:
         raise ValueError(f"target {line['target']!r} of {line['op']}: write ≥, ≤ or within, a number, then a unit")
     sign, number, unit = found.groups()
-    return sign, number, unit
+    return sign, number, unit, line["target"][found.end() :].strip()
+
+
+def aim(line: Line) -> str:
+    """The target in the tables' one spelling: ≥ or ≤, a number, a unit, then what it is of or where it holds."""
+    sign, number, unit, rest = _parts(line)
+    sign = "≥" if sign in ("≥", ">=") else "≤"
+    unit = {"us": "µs", "x": "×"}.get(unit, unit)
+    if unit == "×":
+        rest = {"": "the floor", "floor": "the floor"}.get(rest, rest.removeprefix("of "))
+    return f"{sign} {number} {unit} {rest}".strip()
 
 
 def times_floor(line: Line) -> float:
@@ -123,7 +127,8 @@ def rate(line: Line) -> str:
         return f"{line['tflops']:,.0f} TF"
     if line["bound"] == "host link" and "host_bytes" in line:
         return f"{line['host_bytes'] / line['median_us'] / 1e3:.1f} GB/s of the bus"
-    return f"{line['gbytes_per_s'] / 1e3:.2f} TB/s"
+    gbytes_per_s = line["gbytes_per_s"]
+    return f"{gbytes_per_s / 1e3:.2f} TB/s" if gbytes_per_s >= 100 else f"{gbytes_per_s:.3g} GB/s"
 
 
 def micros(value: float) -> str:
@@ -134,7 +139,7 @@ def micros(value: float) -> str:
 def verdict(line: Line) -> str:
     """The target, whether it was reached, and by what figure; nothing where there is none."""
     state = reached(line)
-    return "" if state is None else f"{line['target']}: {'reached' if state else 'missed'} ({measured([line])})"
+    return "" if state is None else f"{aim(line)}: {'reached' if state else 'missed'} ({measured([line])})"
 
 
 def beside(line: Line) -> str:

@@ -1,6 +1,15 @@
 """Text of a page between two marker lines: read, and replaced."""
 
 
+def misplaced(page: str, begin: str, end: str) -> str:
+    """Why there is no one place between two markers; nothing where there is."""
+    if begin not in page or end not in page:
+        return f"lacks the lines {begin} and {end}, between which its table goes"
+    if page.count(begin) > 1 or page.count(end) > 1:
+        return f"has {begin} or {end} more than once: leave one of each"
+    return "" if page.index(begin) < page.index(end) else f"has {end} before {begin}: turn them round"
+
+
 def between(page: str, begin: str, end: str) -> str:
     """What the page has between two markers."""
     return page.partition(begin)[2].partition(end)[0].strip()

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from deepinfer.kernels.cuda_program import cubin_folder
+from deepinfer.kernels.cubin_cache import cubin_folder
 from peers_call import Call, Reading, peer
 from peers_lmdeploy import swiglu_error
 from peers_torch import same_choice
@@ -40,7 +40,10 @@ def compiled(name: str, file: str, functions: tuple[tuple[str, str], ...], fast:
     flags = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-DSGL_CUDA_ARCH={major * 100 + minor * 10}"]
     flags += ["-use_fast_math"] if fast else []
     facts = (version(PACKAGE), version("apache-tvm-ffi"), torch.version.cuda, file, *exports, *flags)
-    folder = cubin_folder().with_name("peers") / f"{name}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
+    cubins = cubin_folder()
+    if cubins is None:
+        raise ModuleNotFoundError("sglang's kernels are built in a cache folder, and there is none: set XDG_CACHE_HOME")
+    folder = cubins.with_name("peers") / f"{name}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
     library = folder / f"peer_{name}.so"
     if not library.is_file():
         folder.mkdir(parents=True, exist_ok=True)

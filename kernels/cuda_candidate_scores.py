@@ -27,6 +27,9 @@ def candidate_scores(
     """
     check_scores(q_TIK, weight_TI, store_ABR, tables_SB, sequence_T, visible_T, out_TJ)
     assert blocks_TC.dtype == torch.int32 and blocks_TC.is_contiguous(), "block numbers are int32 and contiguous"
+    assert len(blocks_TC) == len(q_TIK), (
+        f"{len(q_TIK)} rows of q and {len(blocks_TC)} lists of candidate blocks: one a row"
+    )
     assert out_TJ.shape[1] == BLOCK * blocks_TC.shape[1], "8 scores a block"
     launch_scores(q_TIK, weight_TI, store_ABR, tables_SB, sequence_T, visible_T, blocks_TC, out_TJ, 1)
     return out_TJ

@@ -4,6 +4,7 @@
 //
 // Macros: CHOSEN · OWN (32 at most) · WARPS
 #include "tensor_copies.cuh"
+#include "warp_sums.cuh"
 
 constexpr int BLOCKS = 8, AHEAD = 4;  // of a cluster; loads of a lane under way together
 constexpr int EARLIER = OWN, LOCAL = OWN + 1, COUNTS = OWN + 2;
@@ -21,7 +22,7 @@ struct Part {
   u32 begin, end, first, num_experts;
 
   // local number of a pair's expert; no local expert has so great a number where it has none
-  __device__ __forceinline__ u32 expert(u32 pair) const {
+  DEVICE_MEMBER u32 expert(u32 pair) const {
     u32 expert = pair < end ? (u32)picks[pair] - first : ~0u;
     return expert < num_experts ? expert : ~0u;
   }
@@ -72,12 +73,7 @@ DEVICE u32 of_all(const Shared& shared, int which, int blocks = BLOCKS) {
 
 // where the experts begin, and this block's pairs of them; a warp
 DEVICE void begin_experts(Shared& shared, int* starts, u32 own, u32 num_experts, int lane, u32 rank) {
-  u32 total = lane < OWN ? of_all(shared, lane) : 0, end = total;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    u32 other = __shfl_up_sync(~0u, end, step);
-    if (lane >= step) end += other;
-  }
+  u32 total = lane < OWN ? of_all(shared, lane) : 0, end = inclusive_sum(total, lane);
   u32 start = of_all(shared, EARLIER) + end - total;
   if (lane < OWN) shared.begin[lane] = start + of_all(shared, lane, rank);
   if (rank == 0 && lane < OWN && own + lane < num_experts) starts[own + lane] = start;

@@ -6,7 +6,7 @@ Legend: T rows · X chosen experts of a row · P = T · X pairs · E local exper
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, Launch
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of
 from torch import Tensor
 
 from deepinfer.ops.expert_permutation import Permutation
@@ -29,7 +29,7 @@ def expert_permutation(
         weights_P=None if weights_TX is None else weights_TX.new_empty(picks_TX.numel()),
     )
     clusters = -(-num_experts // EXPERTS)
-    _kernel(picks_TX.device.index, picks_TX.shape[1])(
+    _kernel(device_of(picks_TX), picks_TX.shape[1])(
         (clusters * BLOCKS,), picks_TX, weights_TX, out.starts_E1, out.rows_P, out.places_TX, out.weights_P,
         picks_TX.numel(), first, num_experts,
     )  # fmt: skip

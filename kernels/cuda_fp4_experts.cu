@@ -62,8 +62,8 @@ DEVICE void store(Shared&, const Item& item, const Sums& sum, u16* out, const fl
 DEVICE void consume(Shared& s, u16* out, const float* weights) {
   Ring ring = {0, 0};
   while (true) {
-    barrier_wait(shared_address(&s.full[ring.slot]), ring.parity);
-    const Item item = s.item[ring.slot];
+    barrier_wait(shared_address(&s.full[ring.stage]), ring.parity);
+    const Item item = s.item[ring.stage];
     if (item.rows < 0) return;
     Sums sum;
 #pragma unroll

@@ -1,4 +1,7 @@
 // How work and numbers reach the blocks of cuda_fp4_experts.cu: shared memory, tiles of experts, the loading warpgroup.
+#pragma once
+#include "ring.cuh"
+#include "warp_sums.cuh"
 
 constexpr int MAX_EXPERTS = 384, PIECE = 64, PIECES = 2 / PRODUCTS, STEPS = K / (PIECE * PIECES), M_TILES = N_OUT / 256;
 constexpr u32 X_BYTES = TILE_ROWS * PIECE * 2, CODE_BYTES = 256 * PIECE / 2, W_BYTES = CODE_BYTES + 512;
@@ -23,13 +26,7 @@ struct Shared {
 static_assert(sizeof(Shared) <= 232448, "a block has 227 KB");
 static_assert(DELAY < SLOTS - 2, "a slot is given back while the next is read");
 
-struct Ring {
-  u32 slot, parity;
-  __device__ __forceinline__ void step() {
-    if (++slot == SLOTS) slot = 0, parity ^= 1;
-  }
-  __device__ __forceinline__ u32 before(int steps) const { return slot >= steps ? slot - steps : slot + SLOTS - steps; }
-};
+using Ring = RingPlace<SLOTS>;
 
 DEVICE int tiles_of(const Shared& s, int e) { return (s.starts[e + 1] - s.starts[e] + TILE_ROWS - 1) / TILE_ROWS; }
 
@@ -38,13 +35,7 @@ DEVICE void count_tiles(Shared& s, int experts, int lane) {
   const int chunk = (experts + 31) / 32, first = min(lane * chunk, experts), last = min(first + chunk, experts);
   int sum = 0;
   for (int e = first; e < last; ++e) sum += tiles_of(s, e);
-  int before = sum;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(~0u, before, step);
-    if (lane >= step) before += other;
-  }
-  before -= sum;
+  int before = inclusive_sum(sum, lane) - sum;
   for (int e = first; e < last; ++e) {
     s.first_tile[e] = before;
     before += tiles_of(s, e);
@@ -86,19 +77,19 @@ DEVICE void load_item(Shared& s, Ring& ring, int& sent, const Item& item, const 
   const u32 target = shared_address(s.x) + line * 128 + (thread % 8 ^ line % 8) * 16;
 #pragma unroll 1
   for (int step = 0; step < STEPS; ++step) {
-    const u32 full = shared_address(&s.full[ring.slot]);
-    barrier_wait(shared_address(&s.empty[ring.slot]), ring.parity ^ 1);
+    const u32 full = shared_address(&s.full[ring.stage]);
+    barrier_wait(shared_address(&s.empty[ring.stage]), ring.parity ^ 1);
     if (thread == 0) {
-      if (step == 0) s.item[ring.slot] = item;
+      if (step == 0) s.item[ring.stage] = item;
       barrier_expect(full, PIECES * W_BYTES);
-      bulk_load(shared_address(s.w[ring.slot]), weight + (u64)step * PIECES * W_BYTES, PIECES * W_BYTES, full);
+      bulk_load(shared_address(s.w[ring.stage]), weight + (u64)step * PIECES * W_BYTES, PIECES * W_BYTES, full);
     }
 #pragma unroll
     for (int i = 0; i < LINES; ++i)
       if (line + 16 * i < item.rows)
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece)
-          async_copy16(target + (ring.slot * PIECES + piece) * X_BYTES + i * 2048, source[i] + piece * PIECE);
+          async_copy16(target + (ring.stage * PIECES + piece) * X_BYTES + i * 2048, source[i] + piece * PIECE);
 #pragma unroll
     for (int i = 0; i < LINES; ++i) source[i] += PIECES * PIECE;
     async_commit();
@@ -106,7 +97,7 @@ DEVICE void load_item(Shared& s, Ring& ring, int& sent, const Item& item, const 
     fence_shared_for_async();
     if (sent == DELAY) barrier_arrive(shared_address(&s.full[ring.before(DELAY)]));
     else ++sent;
-    ring.step();
+    ring.next();
   }
 }
 
@@ -151,11 +142,11 @@ DEVICE void produce(Shared& s, const u8* weights, const u16* x, const int* rows,
     item = next;
   }
   land(s, ring, sent);
-  barrier_wait(shared_address(&s.empty[ring.slot]), ring.parity ^ 1);
+  barrier_wait(shared_address(&s.empty[ring.stage]), ring.parity ^ 1);
   if (first) {
-    s.item[ring.slot] = {0, -1, 0, 0};
+    s.item[ring.stage] = {0, -1, 0, 0};
     if (atomicAdd(counter + 1, 1u) == gridDim.x - 1) counter[0] = counter[1] = 0;  // as the next launch wants them
-    barrier_arrive(shared_address(&s.full[ring.slot]));
+    barrier_arrive(shared_address(&s.full[ring.stage]));
   }
-  barrier_arrive(shared_address(&s.full[ring.slot]));
+  barrier_arrive(shared_address(&s.full[ring.stage]));
 }

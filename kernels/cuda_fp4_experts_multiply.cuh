@@ -47,11 +47,6 @@ DEVICE void decode_unit(u32 (&a)[4][4], const Raw& raw) {
   decode(a[2], a[3], raw.code.z, raw.code.w, second);
 }
 
-DEVICE uint4 load_shared16(u32 address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
-  return v;
-}
 DEVICE u32 load_shared4(u32 address) {
   u32 v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
@@ -105,35 +100,35 @@ template <int N> DEVICE void multiply_as(Shared& s, Ring& ring, int rows, Sums& 
   const int thread = threadIdx.x % 128, group = threadIdx.x / 128;
   const u32 codes = shared_address(s.w) + group * PRODUCTS * 2048 + thread * 16;
   const u32 scales = shared_address(s.w) + CODE_BYTES + group * PRODUCTS * 128 + thread / 32 * 32 + thread % 32 / 4 * 4;
-  u32 a[2][4][4], before = ring.slot;
-  Raw raw = fetch(codes, scales, ring.slot, 0);
+  u32 a[2][4][4], before = ring.stage;
+  Raw raw = fetch(codes, scales, ring.stage, 0);
   decode_unit(a[0], raw);
-  raw = fetch(codes, scales, ring.slot, 1);
+  raw = fetch(codes, scales, ring.stage, 1);
 #pragma unroll 1
   for (int step = 0; step < STEPS - 1; ++step) {
-    const u32 b = rows_at(s, ring.slot);
+    const u32 b = rows_at(s, ring.stage);
     product_as<N>(rows, sum[0], a[0], b);
     wgmma_wait<1>();  // the products that read a[1], and the slot before, are done
     if (step > 0 && thread % 32 == 0) barrier_arrive(shared_address(&s.empty[before]));
     decode_unit(a[1], raw);
-    before = ring.slot;
-    ring.step();
-    barrier_wait(shared_address(&s.full[ring.slot]), ring.parity);
-    raw = fetch(codes, scales, ring.slot, 0);
+    before = ring.stage;
+    ring.next();
+    barrier_wait(shared_address(&s.full[ring.stage]), ring.parity);
+    raw = fetch(codes, scales, ring.stage, 0);
     product_as<N>(rows, sum[LAST], a[1], b + UNIT_X);
     wgmma_wait<1>();
     decode_unit(a[0], raw);
-    raw = fetch(codes, scales, ring.slot, 1);
+    raw = fetch(codes, scales, ring.stage, 1);
   }
-  const u32 b = rows_at(s, ring.slot);
+  const u32 b = rows_at(s, ring.stage);
   product_as<N>(rows, sum[0], a[0], b);
   wgmma_wait<1>();
   if (STEPS > 1 && thread % 32 == 0) barrier_arrive(shared_address(&s.empty[before]));
   decode_unit(a[1], raw);
   product_as<N>(rows, sum[LAST], a[1], b + UNIT_X);
   wgmma_wait<0>();
-  if (thread % 32 == 0) barrier_arrive(shared_address(&s.empty[ring.slot]));
-  ring.step();
+  if (thread % 32 == 0) barrier_arrive(shared_address(&s.empty[ring.stage]));
+  ring.next();
 }
 
 // Widths in loops of their own where registers allow: the compiler counts the sums of all loops together, about 40 of them.

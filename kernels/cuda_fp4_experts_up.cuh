@@ -1,5 +1,7 @@
 // The end of an item of w13: SwiGLU of its 128 gate and 128 up columns, routing weight, FP8 grid per 32 columns.
 // Included by cuda_fp4_experts.cu.
+#pragma once
+#include "fp8_grid.cuh"
 
 #ifndef LIMIT
 #define LIMIT 10.0f
@@ -16,31 +18,9 @@ DEVICE u32 power_of(u32 largest_bits) {
   return largest_bits >= 0x7f80 ? 255 : (bits + carry >> 23) - 8;
 }
 
-DEVICE u32 on_grid(u32 pair, float scale, float inverse) {
-  u16 codes;
-  u32 halves;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(bf16_high(pair) * inverse), "f"(bf16_low(pair) * inverse));
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
-  float low, high;
-  asm("{ .reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(low), "=f"(high) : "r"(halves));
-  return bf16x2(low * scale, high * scale);
-}
-
-// unlike fminf and fmaxf these keep NaN
-DEVICE float least(float a, float b) {
-  float out;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
-  return out;
-}
-DEVICE float greatest(float a, float b) {
-  float out;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
-  return out;
-}
-
 DEVICE float activate(float gate, float up, float weight) {
-  gate = least(gate, LIMIT);
-  up = least(greatest(up, -LIMIT), LIMIT);
+  gate = min_or_nan(gate, LIMIT);
+  up = min_or_nan(max_or_nan(up, -LIMIT), LIMIT);
   return __fdividef(gate, 1.0f + __expf(-gate)) * up * weight;
 }
 
@@ -94,7 +74,7 @@ DEVICE void store(Shared& s, const Item& item, const Sums& sum, u16* out, const 
       const u32 power = greatest_power(*(const u32*)s.power[group * PRODUCTS + p][8 * i + lane / 4]);
       const float scale = power == 255 ? __uint_as_float(0x7fc00000) : __uint_as_float(power << 23);
       const float inverse = power == 255 ? scale : __uint_as_float(254 - power << 23);
-      const u32 pair = on_grid(act[p][i], scale, inverse);
+      const u32 pair = on_fp8_grid(act[p][i], scale, inverse);
       if (8 * i + lane / 4 < item.rows) *(u32*)(target + (u64)(8 * i) * COLUMNS + p * 32) = pair;
     }
   }

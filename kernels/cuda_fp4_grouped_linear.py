@@ -6,7 +6,7 @@ Legend: T tokens · P sorted rows · E experts · E1 E + 1 · K inputs · N outp
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, Launch, num_multiprocessors
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of, num_multiprocessors
 from deepinfer.kernels.fp4_expert_tiles import TiledFp4Experts
 from torch import Tensor
 
@@ -68,7 +68,7 @@ def launch_fp4(
 ) -> None:
     """One launch over what check_rows has seen; with routing weights and a limit the kernel that ends in SwiGLU."""
     experts, outputs, columns = weight.shape
-    device = x_TK.device.index
+    device = device_of(x_TK)
     launch = _program(device, columns, outputs, limit, _shape(out.shape[0], experts))
     blocks = num_multiprocessors(device)
     launch((blocks,), x_TK, rows_P, starts_E1, weight.pieces_EMCB, weights_P, out, weight.counter_2, experts)

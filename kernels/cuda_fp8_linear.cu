@@ -13,6 +13,7 @@
 #include "fp8_records.cuh"
 #include "hopper_wgmma.cuh"
 #include "cluster_sums.cuh"
+#include "ring.cuh"
 
 enum { CHAIN, CLUSTER, SEQUENCE };
 constexpr int ROWS = 128;                             // of weight, a block
@@ -59,12 +60,7 @@ struct Shared {
   u8* codes;
 };
 
-struct Pipe {
-  int stage, parity;
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-};
+using Pipe = RingPlace<STAGES>;
 
 DEVICE void fetch_codes(const Problem& p, const Shared& s, const u8* weight, const Unit& unit, int step, int stage) {
   u32 full = s.full + 8 * stage, to = shared_address(s.codes) + stage * DEPTH * CODES;
@@ -136,8 +132,7 @@ DEVICE void accumulate(const Shared& s, Pipe& pipe, int steps, int warpgroup, in
   }
   wgmma_wait<0>();
   give_back(s, before, thread);
-#pragma unroll
-  for (int i = 0; i < NUMBERS; i++) asm volatile("" : "+f"(acc[i])::"memory");  // not to be read before the wait
+  settle(acc);
 }
 
 // the same with few tokens, two steps a stage; many warpgroups hide each other's waiting
@@ -163,8 +158,7 @@ DEVICE void accumulate_few(const Shared& s, Pipe& pipe, int steps, int warpgroup
     wgmma_wait<0>();
     give_back(s, pipe.stage, thread);
   }
-#pragma unroll
-  for (int i = 0; i < NUMBERS; i++) asm volatile("" : "+f"(acc[i])::"memory");  // not to be read before the wait
+  settle(acc);
 }
 
 DEVICE void consume(const Problem& p, const Shared& s, u16* out) {

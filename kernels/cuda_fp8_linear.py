@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, Launch, num_multiprocessors
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of, num_multiprocessors
 from deepinfer.kernels.tensor_map import box_map
 from torch import Tensor
 
@@ -173,10 +173,11 @@ def _check(weight: object, asking: str) -> None:
 
 
 def _launch(x_TK: Tensor, weight: PreparedFp8Weight, groups: int, invariant: bool) -> Tensor:
-    num_tokens, device = x_TK.shape[0], x_TK.device.index
+    num_tokens = x_TK.shape[0]
     out_TN = x_TK.new_empty(num_tokens, weight.num_outputs)
     if num_tokens == 0:
         return out_TN
+    device = device_of(x_TK)
     processors = num_multiprocessors(device)
     one = num_tokens > 64 and not invariant
     segments = 1 if one else num_segments(weight.num_outputs, weight.num_inputs)

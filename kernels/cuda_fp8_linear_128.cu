@@ -5,6 +5,7 @@
 // Every row's order of addition is the same: columns from first to last.
 #include "hopper_wgmma.cuh"
 #include "out_tiles.cuh"
+#include "ring.cuh"
 
 constexpr int TOKENS = 128, STEP = 128, STAGES = 5, WARPGROUPS = 2;
 constexpr int CODES = 64 * STEP * WARPGROUPS;         // bytes of weight a stage, the block's scale behind them
@@ -33,12 +34,7 @@ struct Shared {
   u32 stages, place, full, empty;
 };
 
-struct Pipe {
-  int stage, parity;
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-};
+using Pipe = RingPlace<STAGES>;
 
 DEVICE void fetch(const Problem& p, const Shared& s, const TensorMap* map, const u8* weight, const float* scales) {
   Pipe pipe = {0, 1};
@@ -92,8 +88,7 @@ DEVICE void accumulate(const Problem& p, const Shared& s, Pipe& pipe, int warpgr
     for (int k = 0; k < 4; k++) Wgmma8<TOKENS>::ss(acc, a + 2 * k, b + 2 * k, k > 0);
     wgmma_commit();
     wgmma_wait<0>();
-#pragma unroll
-    for (int i = 0; i < NUMBERS; i++) asm volatile("" : "+f"(acc[i])::"memory");  // not to be read before the wait
+    settle(acc);
     promote(stage, thread, acc, total);
     __syncwarp();                                     // the warp has read the scales
     if (thread % 32 == 0) barrier_arrive(s.empty + 8 * pipe.stage);

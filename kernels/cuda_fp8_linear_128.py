@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, Launch, num_multiprocessors
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of, num_multiprocessors
 from deepinfer.kernels.tensor_map import box_map
 from torch import Tensor
 
@@ -89,8 +89,8 @@ def fp8_linear_128(codes_TK: Tensor, scales: Tensor, weight: PreparedFp8Weight12
     out_TN = codes_TK.new_empty(num_tokens, weight.num_outputs, dtype=torch.bfloat16)
     tiles = -(-num_tokens // BLOCK) * (weight.num_outputs // BLOCK)
     if num_tokens:
-        _kernel(codes_TK.device.index)(
-            (min(tiles, num_multiprocessors(codes_TK.device.index)),),
+        _kernel(device_of(codes_TK))(
+            (min(tiles, num_multiprocessors(device_of(codes_TK))),),
             box_map(codes_TK.view(torch.bfloat16), BLOCK),
             *(weight.records, scales, out_TN, num_tokens, weight.num_outputs, inputs // BLOCK, scales.shape[1]),
         )

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, num_multiprocessors
+from deepinfer.kernels.cuda_program import CudaProgram, device_of, num_multiprocessors
 from deepinfer.kernels.tensor_map import box_map
 from torch import Tensor
 
@@ -75,23 +75,19 @@ def hyper_border(
     rows, _, hidden = x_TND.shape
     _check(x_TND, out_TD, ended, begun, norm_D)
     new_x_TND = x_TND if out_TD is None else torch.empty_like(x_TND)
-    empty_TD = x_TND.new_empty(0, hidden)
-    normed_TD = empty_TD if norm_D is None else torch.empty_like(x_TND[:, 0], memory_format=torch.contiguous_format)
-    quantised_TD = torch.empty_like(normed_TD) if quantise else empty_TD
-    collapsed_TD = torch.empty_like(normed_TD) if collapsed else empty_TD
     coefficients = None if begun is None else Coefficients(*map(torch.empty_like, ended))
-    border = Border(new_x_TND, collapsed_TD, normed_TD, quantised_TD, coefficients)
+    border = Border(new_x_TND, *_rows_to_fill(x_TND, norm_D is not None, collapsed, quantise), coefficients)
     if rows == 0 or (out_TD is None and norm_D is None):
         return border
     arguments = (
         *(x_TND, out_TD, *ended),
         *((None, None, None) if begun is None else begun[:3]),
         *(norm_D, None if out_TD is None else new_x_TND),
-        *(value if value.numel() else None for value in (collapsed_TD, normed_TD, quantised_TD)),
+        *(value if value.numel() else None for value in border[1:4]),
         *((None, None, None) if coefficients is None else coefficients),
         *(rows, float(norm_eps), float(eps), int(iterations)),
     )
-    launches = _launches(hidden, out_TD is not None, x_TND.device.index)
+    launches = _launches(hidden, out_TD is not None, device_of(x_TND))
     if begun is None:
         launches.end((rows,), *arguments)
     elif rows <= FEW_ROWS if narrow is None else narrow:
@@ -100,6 +96,16 @@ def hyper_border(
     else:
         _launch_wide(launches.wide, (x_TND, x_TND if out_TD is None else out_TD), arguments, begun.arrivals)
     return border
+
+
+def _rows_to_fill(x_TND: Tensor, normed: bool, collapsed: bool, quantised: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Collapsed, normed and quantised rows, empty where they are not wanted."""
+    empty_TD, like_TD = x_TND.new_empty(0, x_TND.shape[2]), x_TND[:, 0]
+
+    def rows(wanted: bool) -> Tensor:
+        return torch.empty_like(like_TD, memory_format=torch.contiguous_format) if wanted else empty_TD
+
+    return rows(normed and collapsed), rows(normed), rows(normed and quantised)
 
 
 def _launch_narrow(launch: Any, rows: int, hidden: int, arguments: tuple[Any, ...], arrivals: Tensor) -> None:
@@ -111,7 +117,7 @@ def _launch_narrow(launch: Any, rows: int, hidden: int, arguments: tuple[Any, ..
 def _launch_wide(launch: Any, boxed: tuple[Tensor, ...], arguments: tuple[Any, ...], arrivals: Tensor) -> None:
     """A block a multiprocessor: as many bands at a time as have room for all groups of columns."""
     rows, columns = boxed[0].shape[0], boxed[0].shape[2] // GROUPS
-    at_once = num_multiprocessors(arrivals.device.index) // GROUPS
+    at_once = num_multiprocessors(device_of(arrivals)) // GROUPS
     bands = min(-(-rows // BAND), at_once)
     meeting = torch.empty(bands * SLOTS * SLOT_FLOATS, device=arrivals.device)
     maps = (box_map(value.flatten(1), BAND, columns) for value in boxed)
@@ -150,7 +156,7 @@ class _Launches(NamedTuple):
 
 
 @cache
-def _launches(hidden: int, mix: bool, device: int | None) -> _Launches:
+def _launches(hidden: int, mix: bool, device: int) -> _Launches:
     macros = {"HIDDEN": hidden, "MIX": int(mix), "WIDE_SHARED_BYTES": WIDE_SHARED_BYTES}
     program = CudaProgram("cuda_hyper_border.cu", macros)
     wide_threads = 32 * (2 * (hidden // UNIT // GROUPS) + 6)  # those that mix, and six others

@@ -20,9 +20,7 @@
 #define ADD_WARPS 3
 #define ADD_THREADS (32 * ADD_WARPS)
 #define WIDE_THREADS (32 * (MIX_WARPS + ADD_WARPS + SETS + 1))
-#ifndef LAG
-#define LAG 2
-#endif
+#define LAG 2                // turns of a set from mixing a band to its norm
 #define RING (LAG + 1)       // of a set's bands: collapsed rows are kept until the norm, LAG turns later
 #define SLOTS (SETS * 2 * (LAG + 1))  // bands whose sums are kept in global memory: see norm_band
 #define BAND_SUMS (BAND * SUMS)

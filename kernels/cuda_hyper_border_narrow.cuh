@@ -8,6 +8,26 @@
 #define NARROW_THREADS 256  // of whose 8 warps the first 4 take two streams of a unit each; all of them add up
 #define NARROW_BLOCKS (UNITS / 2)
 
+// Units of all blocks → slices: `own_sums` of the row that has the block's number, and the squares of `here` collapsed rows.
+DEVICE void add_units(float (*slice_sums)[SLICES], const float* meeting, int here, int own_sums, int thread) {
+  for (int i = thread; i < (here + own_sums) * (SLICES / 2); i += NARROW_THREADS) {  // two slices at a time
+    const int item = i / (SLICES / 2), s = i % (SLICES / 2) * 2, row = item < own_sums ? blockIdx.x : item - own_sums;
+    const int value = item < own_sums ? item : SQUARES_U;
+    const float4* found = (const float4*)(meeting + (row * SUMS + value) * UNITS + s * (UNITS / SLICES));
+    float units[2 * (UNITS / SLICES)], slices[2] = {};
+#pragma unroll
+    for (int k = 0; k < 2 * (UNITS / SLICES); k += 4) *(float4*)(units + k) = __ldcg(found + k / 4);
+#pragma unroll
+    for (int group = 0; group < 4; group++) {
+      float total = 0.f;
+#pragma unroll
+      for (int k = 0; k < GROUP_UNITS; k++) total = __fadd_rn(total, units[group * GROUP_UNITS + k]);
+      slices[group / 2] = __fadd_rn(slices[group / 2], total);
+    }
+    *(float2*)(slice_sums[item] + s) = make_float2(slices[0], slices[1]);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(NARROW_THREADS) hyper_border_narrow(BORDER_PARAMETERS, float* sums_of_units, u32* arrivals) {
   const Border b = BORDER;
   extern __shared__ __align__(128) u8 shared[];
@@ -91,22 +111,7 @@ extern "C" __global__ void __launch_bounds__(NARROW_THREADS) hyper_border_narrow
   __syncthreads();
   const bool owner = (int)blockIdx.x < here;  // of this tile's row with the block's number
   const int own_sums = owner ? SQUARES_U : 0;
-  for (int i = thread; i < (here + own_sums) * (SLICES / 2); i += NARROW_THREADS) {  // two slices at a time
-    const int item = i / (SLICES / 2), s = i % (SLICES / 2) * 2, row = item < own_sums ? blockIdx.x : item - own_sums;
-    const int value = item < own_sums ? item : SQUARES_U;
-    const float4* found = (const float4*)(meeting + (row * SUMS + value) * UNITS + s * (UNITS / SLICES));
-    float units[2 * (UNITS / SLICES)], slices[2] = {};
-#pragma unroll
-    for (int k = 0; k < 2 * (UNITS / SLICES); k += 4) *(float4*)(units + k) = __ldcg(found + k / 4);
-#pragma unroll
-    for (int group = 0; group < 4; group++) {
-      float total = 0.f;
-#pragma unroll
-      for (int k = 0; k < GROUP_UNITS; k++) total = __fadd_rn(total, units[group * GROUP_UNITS + k]);
-      slices[group / 2] = __fadd_rn(slices[group / 2], total);
-    }
-    *(float2*)(slice_sums[item] + s) = make_float2(slices[0], slices[1]);
-  }
+  add_units(slice_sums, meeting, here, own_sums, thread);
   __syncthreads();
   if (thread < here + own_sums) {
     float total = 0.f;

@@ -1,6 +1,7 @@
 // What the border does for a row once its sums are known: the next site's coefficients, the norm, the FP8 grid.
 #pragma once
 #include "cuda_hyper_border.cuh"
+#include "fp8_grid.cuh"
 
 DEVICE float reciprocal(float x) {
   float y;
@@ -78,13 +79,6 @@ DEVICE void norm_piece(const Border& b, const uint4 u, const uint4 weight, float
   const int exponent = (int)((__float_as_uint(largest) + 0x1fffff) >> 23) - 127 - 8;  // largest <= 448 · 2^exponent
   const float up = __uint_as_float((exponent + 127) << 23), down = __uint_as_float((127 - exponent) << 23);
 #pragma unroll
-  for (int j = 0; j < 4; j++) {
-    u32 halves;
-    asm("{ .reg .b16 codes; cvt.rn.satfinite.e4m3x2.f32 codes, %1, %2; cvt.rn.f16x2.e4m3x2 %0, codes; }"
-        : "=r"(halves) : "f"(bf16_high(out[j]) * down), "f"(bf16_low(out[j]) * down));
-    float low, high;
-    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(low), "=f"(high) : "r"(halves));
-    out[j] = bf16x2(low * up, high * up);
-  }
+  for (int j = 0; j < 4; j++) out[j] = on_fp8_grid(out[j], up, down);
   store16(b.quantised + at, out[0], out[1], out[2], out[3]);
 }

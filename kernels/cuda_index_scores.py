@@ -13,7 +13,7 @@ import ctypes
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, Launch, num_multiprocessors
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of, num_multiprocessors
 from torch import Tensor
 
 HEADS, DIMS, ROW_BYTES, TILE = 32, 128, 68, 128
@@ -78,7 +78,9 @@ def launch_scores(
     out_TJ: Tensor,
     rows_together: int,
 ) -> None:
-    index = q_TIK.device.index
+    if not len(q_TIK):
+        return
+    index = device_of(q_TIK)
     _kernel(index, rows_together, blocks_TC is not None)(
         (num_multiprocessors(index),),
         q_TIK, weight_TI, store_ABR, tables_SB, sequence_T, visible_T, blocks_TC, out_TJ,

@@ -73,6 +73,22 @@ DEVICE void add_base(float x[8], const char* line, int row, int q) {
 #endif
 }
 
+// the best of eight neighbours for the row `at`, if it is there; one of the row's four threads `tells` what beats the best so far
+DEVICE void choose(Shared& s, const float x[8], float most, int id, const u32 words[4], int at, bool tells, bool there) {
+  const RowNoise& noise = s.rows[at];
+  bool greedy = noise.inverse == 0;
+  u64 so_far = s.keys[at], key = so_far;
+  if (__any_sync(~0u, greedy && !(most < logit_of(key)))) {
+    u64 found = best_greedy(x, most, id, key);
+    if (greedy) key = found;
+  }
+  if (__any_sync(~0u, !greedy)) {
+    u64 found = best_drawn(noise, x, most, id, words, greedy ? BAD : key);
+    if (!greedy) key = found;
+  }
+  if (tells && key > so_far && there) atomicMax(&s.keys[at], key);
+}
+
 // a tile against 64 rows by one warpgroup; `row` and `row` + 8 are this thread's
 DEVICE void consume(Shared& s, const u32 a[16][4], const char* stage, u32 empty, int first_token, int row, int num_rows) {
   int lane = threadIdx.x % 32, q = lane % 4;
@@ -108,18 +124,7 @@ DEVICE void consume(Shared& s, const u32 a[16][4], const char* stage, u32 empty,
 #pragma unroll
     for (int j = 1; j < 8; j++) most = max_or_nan(most, x[j]);
     if (row + 8 * h >= num_rows) most = -INFINITY_F;
-    const RowNoise& noise = s.rows[at];
-    bool greedy = noise.inverse == 0;
-    u64 so_far = s.keys[at], key = so_far;
-    if (__any_sync(~0u, greedy && !(most < score_of(key)))) {
-      u64 found = best_greedy(x, most, id, key);
-      if (greedy) key = found;
-    }
-    if (__any_sync(~0u, !greedy)) {
-      u64 found = best_drawn(noise, x, most, id, words[h], greedy ? BAD : key);
-      if (!greedy) key = found;
-    }
-    if (q == 0 && key > so_far && row + 8 * h < num_rows) atomicMax(&s.keys[at], key);
+    choose(s, x, most, id, words[h], at, q == 0, row + 8 * h < num_rows);
   }
 }
 

@@ -1,16 +1,14 @@
 // The state of a block of the Markov step, and the choice among eight neighbours of a row.
 #pragma once
+#include "ordered_keys.cuh"
 #include "philox.cuh"
 
-constexpr int RANK = 256, TILE = 32, ROWS = 256, GROUPS = 4, CONSUMERS = GROUPS * 128, PRODUCERS = 128, ID_BITS = 17;
+constexpr int RANK = 256, TILE = 32, ROWS = 256, GROUPS = 4, CONSUMERS = GROUPS * 128, PRODUCERS = 128;
 constexpr int TEAMS = GROUPS / ROW_BLOCKS;  // of warpgroups that share a tile
 constexpr int WEIGHT_BYTES = TILE * RANK * 2, BASE_LINE = TILE * (BF16 ? 2 : 4);
 constexpr int STAGE_BYTES = WEIGHT_BYTES + ROW_BLOCKS * 64 * BASE_LINE;
 constexpr int PRODUCER_REGISTERS = 32, CONSUMER_REGISTERS = 112;
-constexpr u32 LAST_ID = (1u << ID_BITS) - 1;
 constexpr u64 NOTHING = (u64)0x007fffff << ID_BITS, BAD = ~0ull;  // keys of -inf, and of a row with a NaN or +inf
-constexpr float LOG2_E = 1.4426950408889634f;
-#define INFINITY_F __uint_as_float(0x7f800000)
 
 struct RowNoise {
   Philox philox;
@@ -24,20 +22,6 @@ struct Shared {
   u32 is_last;
 };
 static_assert(sizeof(Shared) <= STATE_BYTES && STATE_BYTES % 1024 == 0, "swizzled tiles follow it");
-
-DEVICE u64 key_of(float score, int id) {
-  u32 bits = __float_as_uint(score + 0.f);
-  return (u64)(bits ^ ((u32)((int)bits >> 31) | 0x80000000u)) << ID_BITS | (LAST_ID - (u32)id);
-}
-DEVICE float score_of(u64 key) {
-  u32 bits = (u32)(key >> ID_BITS);
-  return __uint_as_float(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits);
-}
-DEVICE float max_or_nan(float x, float y) {
-  float most;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(x), "f"(y));
-  return most;
-}
 
 DEVICE float one_of(const float x[8], int j) {
   float low = j & 1 ? (j & 2 ? x[3] : x[1]) : (j & 2 ? x[2] : x[0]), high = j & 1 ? (j & 2 ? x[7] : x[5]) : (j & 2 ? x[6] : x[4]);
@@ -64,10 +48,10 @@ DEVICE u64 best_greedy(const float x[8], float most, int id, u64 so_far) {
 DEVICE u64 best_drawn(const RowNoise& row, const float x[8], float most, int id, const u32 words[4], u64 so_far) {
   u32 left = 0xff;  // tokens that may still win
   if (!(most < INFINITY_F)) so_far = BAD, left = 0;
-  bool some = left && one_may_win(reach_at(most * row.inverse, score_of(so_far)), words);
+  bool some = left && one_may_win(reach_at(most * row.inverse, logit_of(so_far)), words);
   while (__any_sync(~0u, some)) {  // each draw raises the level for what is left
     u64 key = so_far;
-    float level = score_of(so_far);
+    float level = logit_of(so_far);
     u32 may = 0;
 #pragma unroll
     for (int j = 0; j < 8; j++) {

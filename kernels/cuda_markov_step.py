@@ -6,7 +6,7 @@ Legend: B sequences · V vocabulary · R = 256 rank · D hidden · X = D + R.
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, Launch, num_multiprocessors
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of, num_multiprocessors
 from torch import Tensor
 
 from deepinfer.ops.markov import MarkovStep
@@ -49,6 +49,25 @@ def markov_step(
     `hidden_BD`, `previous_B` and `out` may be slices of tensors that hold all slots.
     """
     num_rows, vocabulary = base_BV.shape
+    _check(base_BV, head_VR, embed_VR, hidden_BD, projection_X)
+    _check_rows(num_rows, hidden_BD.shape[1], previous_B, projection_X, seed_B, position_B, temperature_B)
+    if out is None:
+        out = MarkovStep(previous_B.new_empty(num_rows), temperature_B.new_empty(num_rows, dtype=torch.float32))
+    for at in (slice(first, first + MAX_ROWS) for first in range(0, num_rows, MAX_ROWS)):
+        base, previous, hidden = base_BV[at], previous_B[at], hidden_BD[at]
+        rows, (token, evidence) = len(base), (x[at] for x in out)
+        row_blocks = 1 if rows <= 64 else 2 if rows <= 128 else 4
+        kernel = _kernel(device_of(base), base.dtype == torch.bfloat16, row_blocks)
+        kernel(
+            (num_multiprocessors(device_of(base)),), base, base.stride(0), head_VR, embed_VR, previous, previous.stride(0),
+            hidden, hidden.stride(0), hidden.shape[1], projection_X, seed_B[at], position_B[at], ahead, temperature_B[at],
+            stream, rows, vocabulary, work.best_B, work.finished, token, token.stride(0), evidence, evidence.stride(0),
+        )  # fmt: skip
+    return out
+
+
+def _check(base_BV: Tensor, head_VR: Tensor, embed_VR: Tensor, hidden_BD: Tensor, projection_X: Tensor) -> None:
+    num_rows, vocabulary = base_BV.shape
     assert base_BV.dtype in (torch.float32, torch.bfloat16), "base logits are float32 or bfloat16"
     assert head_VR.shape == embed_VR.shape == (vocabulary, RANK), "the bias has rank 256"
     assert all(x.dtype == torch.bfloat16 for x in (head_VR, embed_VR, hidden_BD, projection_X)), "weights are bfloat16"
@@ -61,20 +80,9 @@ def markov_step(
     assert all(x.data_ptr() % 16 == 0 for x in (base_BV, head_VR, embed_VR, hidden_BD, projection_X)), (
         "tensors are aligned to 16 bytes"
     )
-    _check_rows(num_rows, hidden_BD.shape[1], previous_B, projection_X, seed_B, position_B, temperature_B)
-    if out is None:
-        out = MarkovStep(previous_B.new_empty(num_rows), temperature_B.new_empty(num_rows, dtype=torch.float32))
-    for at in (slice(first, first + MAX_ROWS) for first in range(0, num_rows, MAX_ROWS)):
-        base, previous, hidden = base_BV[at], previous_B[at], hidden_BD[at]
-        rows, (token, evidence) = len(base), (x[at] for x in out)
-        row_blocks = 1 if rows <= 64 else 2 if rows <= 128 else 4
-        kernel = _kernel(base.device.index, base.dtype == torch.bfloat16, row_blocks)
-        kernel(
-            (num_multiprocessors(base.device.index),), base, base.stride(0), head_VR, embed_VR, previous, previous.stride(0),
-            hidden, hidden.stride(0), hidden.shape[1], projection_X, seed_B[at], position_B[at], ahead, temperature_B[at],
-            stream, rows, vocabulary, work.best_B, work.finished, token, token.stride(0), evidence, evidence.stride(0),
-        )  # fmt: skip
-    return out
+    assert len(hidden_BD) == num_rows, (
+        f"markov_step was given {num_rows} rows of logits and {len(hidden_BD)} hidden states: one a row"
+    )
 
 
 def _check_rows(

@@ -6,18 +6,16 @@ and the driver's bindings (`cuda-bindings`) come with torch's CUDA builds.
 
 import ctypes
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from deepinfer.kernels.cubin_cache import kept_or_made
 from torch import Tensor
-
-from deepinfer.config.env import foreign
 
 SOURCES = Path(__file__).parent
 DEFAULT_SHARED_BYTES = 48 << 10  # more has to be asked for
@@ -50,7 +48,7 @@ class CudaProgram:
         With `cooperative` all blocks of a launch are on the device at once, so that they may wait for one another.
         Raises ValueError where the source does not compile for the device, or the driver refuses the kernel.
         """
-        from cuda.bindings import driver
+        driver = _bindings("driver")
 
         function = _checked(driver.cuLibraryGetKernel(self._library(), name.encode()))
         function = _checked(driver.cuKernelGetFunction(function))
@@ -76,7 +74,7 @@ class CudaProgram:
         return launch
 
     def _library(self) -> Any:
-        from cuda.bindings import driver
+        driver = _bindings("driver")
 
         device = torch.cuda.current_device()
         if device not in self._libraries:
@@ -87,23 +85,24 @@ class CudaProgram:
 
     def cubin(self, architecture: str) -> bytes:
         """Machine code for `architecture` (sm_90a, …), from the cache folder where the same source was compiled before."""
-        from cuda.bindings import nvrtc
+        nvrtc = _bindings("nvrtc")
 
         options = [f"--gpu-architecture={architecture}", "--std=c++17", *self.options]
         text = _with_includes(self.path)
         version = _checked(nvrtc.nvrtcVersion())
-        kept = cubin_folder() / f"{hashlib.sha256(repr((text, options, version)).encode()).hexdigest()}.cubin"
-        if kept.is_file():
-            return kept.read_bytes()
-        cubin = _compile(self.path.name, text, options)
-        _keep(kept, cubin)
-        return cubin
+        name = hashlib.sha256(repr((text, options, version)).encode()).hexdigest()
+        return kept_or_made(name, lambda: _compile(self.path.name, text, options))
 
 
-def cubin_folder() -> Path:
-    """Where cubins are kept. A relative XDG_CACHE_HOME is ignored, as its specification says."""
-    xdg = Path(foreign().xdg_cache_home or "")
-    return (xdg if xdg.is_absolute() else Path.home() / ".cache") / "deepinfer" / "cubins"
+def _bindings(name: str) -> Any:
+    """`driver` or `nvrtc` of cuda-bindings."""
+    try:
+        return import_module(f"cuda.bindings.{name}")
+    except ImportError as fault:
+        raise ImportError(
+            f"kernels written in CUDA C++ are compiled and launched through cuda-bindings, which cannot be imported "
+            f"here ({fault}): pip install cuda-bindings; what else a machine lacks says: python -m deepinfer doctor"
+        ) from fault
 
 
 def _with_includes(path: Path) -> str:
@@ -123,7 +122,7 @@ def _with_includes(path: Path) -> str:
 
 
 def _compile(name: str, text: str, options: list[str]) -> bytes:
-    from cuda.bindings import nvrtc
+    nvrtc = _bindings("nvrtc")
 
     program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], []))
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
@@ -138,17 +137,6 @@ def _compile(name: str, text: str, options: list[str]) -> bytes:
     return cubin
 
 
-def _keep(path: Path, cubin: bytes) -> None:
-    """Whole or not at all; a folder that cannot be written only costs the next process a compilation."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(cubin)
-        os.replace(file.name, path)
-    except OSError:
-        pass
-
-
 def _argument(value: Any) -> tuple[Any, Any]:
     if isinstance(value, Tensor):
         assert value.is_cuda, f"kernels take tensors of a CUDA device, this one is on {value.device}"
@@ -159,6 +147,9 @@ def _argument(value: Any) -> tuple[Any, Any]:
     if value is None:
         return 0, ctypes.c_void_p
     if isinstance(value, (bool, int)):
+        assert -(1 << 31) <= value < 1 << 32, (
+            f"a kernel was given the whole number {value}; it takes 32 bits of it: give fewer rows at a time"
+        )
         return int(value), ctypes.c_int32
     if isinstance(value, float):
         return value, ctypes.c_float
@@ -168,7 +159,7 @@ def _argument(value: Any) -> tuple[Any, Any]:
 
 
 def _overlap_attribute() -> Any:
-    from cuda.bindings import driver
+    driver = _bindings("driver")
 
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -177,7 +168,7 @@ def _overlap_attribute() -> Any:
 
 
 def _cooperative_attribute() -> Any:
-    from cuda.bindings import driver
+    driver = _bindings("driver")
 
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
@@ -186,7 +177,7 @@ def _cooperative_attribute() -> Any:
 
 
 def _cluster_attribute(cluster: tuple[int, int, int]) -> Any:
-    from cuda.bindings import driver
+    driver = _bindings("driver")
 
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
@@ -200,6 +191,15 @@ def _checked(result: tuple[Any, ...]) -> Any:
     if int(status) != 0:
         raise ValueError(f"the CUDA driver or NVRTC answered {status.name}")
     return values[0] if len(values) == 1 else values
+
+
+def device_of(tensor: Tensor) -> int:
+    """The number of the CUDA device that a kernel is to run on: the tensor's."""
+    assert tensor.is_cuda, (
+        f"a kernel written in CUDA C++ was given a tensor on {tensor.device}; it runs on a GPU: move its tensors by "
+        ".to('cuda'), or take the twins, deepinfer.ops.device.twins()"
+    )
+    return tensor.get_device()
 
 
 @cache

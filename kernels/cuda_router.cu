@@ -22,8 +22,7 @@ struct Shared {
 
 // sqrt(softplus(x)) + bias: within 6e-4, where exp(x) is lost beside 1, and within 3e-6 of its size elsewhere
 DEVICE float estimate(float x, float bias) {
-  float z = x * 1.44269504f, power, log, root;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(fminf(z, 100.0f)));
+  float z = x * LOG2_E, power = power_of_two(fminf(z, 100.0f)), log, root;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log) : "f"(1.0f + power));
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(fabsf(fmaxf(log, z))));
   return root * 0.83255461f + bias;  // the root of log 2
@@ -31,8 +30,7 @@ DEVICE float estimate(float x, float bias) {
 
 // within 4e-7 of itself for x > -10. log1p on [0, 1] is a polynomial: within 2e-7 in float32
 DEVICE float exact_score(float x) {
-  float power, root;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(-1.44269504f * fabsf(x)));
+  float power = power_of_two(-LOG2_E * fabsf(x)), root;
   float p = 5.232690833508968e-3f;
   p = fmaf(p, power, -2.9505228623747826e-2f);
   p = fmaf(p, power, 7.822594791650772e-2f);
@@ -68,7 +66,7 @@ DEVICE float bound(const float (&estimates)[PER_LANE]) {
     if (key == highest) key = LOWEST;
   }
   float value = value_of(highest);
-  return highest == LOWEST ? __int_as_float(0xff800000) : value - SLACK - fabsf(value) * RELATIVE_SLACK;
+  return highest == LOWEST ? -INFINITY_F : value - SLACK - fabsf(value) * RELATIVE_SLACK;
 }
 
 // how many experts reach the bound; they are put down, one of every lane at a time

@@ -8,7 +8,7 @@ Legend: T rows · E experts · X chosen experts.
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, Launch
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of
 from torch import Tensor
 
 WARPS, LANES = 8, 128  # rows of a block; experts that a warp reads together
@@ -27,7 +27,7 @@ def router(logits_TE: Tensor, bias_E: Tensor, chosen: int, factor: float) -> tup
     picks_TX = torch.empty(rows, chosen, dtype=torch.int32, device=logits_TE.device)
     weights_TX = torch.empty(rows, chosen, device=logits_TE.device)
     if rows:
-        device = logits_TE.device.index
+        device = device_of(logits_TE)
         args = (logits_TE, bias_E, picks_TX, weights_TX, rows, logits_TE.stride(0), float(factor))
         _kernel(device, experts, chosen)((-(-rows // WARPS),), *args)
     return picks_TX, weights_TX

@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, Launch
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of
 from torch import Tensor
 
 from deepinfer.ops.sampling_rows import SampledRows, SamplingRows
@@ -42,7 +42,7 @@ def sample_rows(logits_RV: Tensor, rows: SamplingRows, *, stream: int = 0, colum
     out = _result(num_rows, columns, logits_RV.device)
     if num_rows:
         shared_bytes = _STATE_BYTES + -(-vocabulary // (8 * BLOCKS)) * 8 * 4
-        _kernel(logits_RV.device.index, logits_RV.dtype == torch.bfloat16, shared_bytes)(
+        _kernel(device_of(logits_RV), logits_RV.dtype == torch.bfloat16, shared_bytes)(
             (BLOCKS * num_rows,), logits_RV, logits_RV.stride(0) * logits_RV.itemsize, vocabulary, stream,
             rows.seed_R, rows.position_R, rows.temperature_R, rows.top_p_R, rows.min_p_R, rows.repetition_R,
             rows.frequency_R, rows.presence_R, rows.top_k_R, rows.num_logprobs_R, rows.processed_R, rows.mask_row_R,

@@ -39,8 +39,6 @@ struct Arguments {
   u8* exchange;
 };
 
-#define INFINITE __int_as_float(0x7f800000)
-
 extern __shared__ __align__(1024) u8 shared_bytes[];
 DEVICE u32 shared_base() { return shared_address(shared_bytes); }
 DEVICE u32 barrier(int which) { return shared_base() + BARRIERS + which * 8; }

@@ -11,7 +11,7 @@ import ctypes
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, Launch, num_multiprocessors
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of, num_multiprocessors
 from torch import Tensor
 
 from deepinfer.ops.sparse_attention import row_kind
@@ -50,22 +50,18 @@ def sparse_attention(
     assert (kinds[0] == "plain") == (kinds[1] == "plain"), "both stores are packed, or both hold bf16"
     stores = [_store(window_ABR, window_rows_TW), _store(selected_ABR, selected_rows_TS)]
     rows, window = window_rows_TW.shape
-    assert rows == len(selected_rows_TS) == len(q_THK), (
-        "a list of window rows and one of selected rows for each row of q"
-    )
-    assert window >= TILE, f"a list of window rows has at least {TILE} slots"
-    assert selected_rows_TS.shape[1] <= MOST_SELECTED_SLOTS, f"at most {MOST_SELECTED_SLOTS} selected slots"
+    _check_lists(len(q_THK), window_rows_TW, selected_rows_TS)
     out_THK = torch.empty_like(q_THK)
     if not rows:
         return out_THK
-    num_blocks = num_multiprocessors(q_THK.device.index)
+    num_blocks = num_multiprocessors(device_of(q_THK))
     num_slots = window + selected_rows_TS.shape[1]
     can_spread = kinds[0] != "plain" and num_slots <= MOST_SPREAD_SLOTS
     spread = can_spread and rows * SPREAD <= num_blocks if spread is None else spread
     assert can_spread or not spread, f"packed rows and at most {MOST_SPREAD_SLOTS} slots are spread"
     formats = FORMATS[kinds[0]], FORMATS[kinds[1]]
     exchange = q_THK.new_empty(rows * num_slots // TILE * SHARE_BYTES, dtype=torch.uint8) if spread else None
-    attend = _kernel(q_THK.device.index, window, selected_rows_TS.shape[1], *formats, spread)
+    attend = _kernel(device_of(q_THK), window, selected_rows_TS.shape[1], *formats, spread)
     attend(
         (rows * SPREAD if spread else min(rows, num_blocks),),
         q_THK, *stores[0], *stores[1], window_rows_TW, selected_rows_TS, window_rows_TW.stride(0),
@@ -95,15 +91,26 @@ def _check(q_THK: Tensor, sink_H: Tensor, rope_T2F: Tensor) -> None:
     assert rope_T2F.is_contiguous() and rope_T2F.data_ptr() % 16 == 0, "rope is contiguous and aligned to 16 bytes"
 
 
+def _check_lists(rows: int, window_rows_TW: Tensor, selected_rows_TS: Tensor) -> None:
+    assert rows == len(window_rows_TW) == len(selected_rows_TS), (
+        "a list of window rows and one of selected rows for each row of q"
+    )
+    assert window_rows_TW.shape[1] >= TILE, f"a list of window rows has at least {TILE} slots"
+    assert selected_rows_TS.shape[1] <= MOST_SELECTED_SLOTS, f"at most {MOST_SELECTED_SLOTS} selected slots"
+
+
 def _store(store_ABR: Tensor, rows_TJ: Tensor) -> tuple[Tensor, ctypes.c_uint64, int, int, ctypes.c_uint32, int]:
     """Address, bytes from block to block and from row to row, rows of a block, a factor and a shift that divide by them."""
     assert store_ABR.dtype in (torch.uint8, torch.bfloat16), "a store holds packed bytes or bf16"
     item = store_ABR.element_size()
     outer, inner = store_ABR.stride(0) * item, store_ABR.stride(1) * item
-    assert store_ABR.shape[0], "a store has a first row, which is read in the place of hidden ones"
+    assert store_ABR.shape[0] and store_ABR.shape[1], (
+        "a store has a first row, which is read in the place of hidden ones"
+    )
     assert store_ABR.stride(2) == 1, "the bytes of a row follow each other"
     assert store_ABR.data_ptr() % 16 == outer % 16 == inner % 16 == 0, "blocks and rows begin at multiples of 16 bytes"
-    assert store_ABR.shape[0] * outer < 1 << 36, "a store is smaller than 64 GB"
+    assert store_ABR.shape[0] * outer < 1 << 36, "a store is smaller than 64 GB: 32 bits count rows' places by 16 bytes"
+    assert store_ABR.shape[1] * inner < 1 << 32, "a block of a store is smaller than 4 GB: 32 bits count bytes in it"
     assert rows_TJ.dtype == torch.int32 and rows_TJ.shape[1] % TILE == 0, "lists of int32, in whole blocks of 64 slots"
     assert not rows_TJ.shape[1] or rows_TJ.stride(1) == 1, "the slots of a list follow each other"
     block_rows = store_ABR.shape[1]

@@ -11,23 +11,14 @@
 // BLOCKS of a multiprocessor at a time: two where there are rows enough, though some registers spill.
 #include "tensor_copies.cuh"
 #include "top_entry_keys.cuh"
-
-DEVICE u32 inclusive_sum(u32 value) {
-  int lane = threadIdx.x & 31;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    u32 left = __shfl_up_sync(~0u, value, step);
-    if (lane >= step) value += left;
-  }
-  return value;
-}
+#include "warp_sums.cuh"
 
 // The sum of the values of all warps before this one, and of all; `value` is a warp's, known to its last lane.
 DEVICE u32 warps_before(Shared& shared, int slot, u32 value, u32& total) {
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   if (lane == 31) shared.warp_sums[slot][warp] = value;
   __syncthreads();
-  u32 warps = inclusive_sum(lane < WARPS ? shared.warp_sums[slot][lane] : 0);
+  u32 warps = inclusive_sum(lane < WARPS ? shared.warp_sums[slot][lane] : 0, lane);
   total = __shfl_sync(~0u, warps, 31);
   u32 before = __shfl_sync(~0u, warps, (warp - 1) & 31);
   return warp ? before : 0;
@@ -61,15 +52,13 @@ DEVICE bool find_digit(Shared& shared, int pass, u32 need, u32& digit, u32& abov
   } else {
 #pragma unroll
     for (int rank = 0; rank < CLUSTER; rank++) {
-      uint4 part;
-      asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(part.x), "=r"(part.y), "=r"(part.z), "=r"(part.w)
-                   : "r"(cluster_address(shared_address(counts), rank)) : "memory");
+      const uint4 part = cluster_load16(cluster_address(shared_address(counts), rank));
       four.x += part.x, four.y += part.y, four.z += part.z, four.w += part.w;
     }
   }
   if (pass == 0 && top <= (int)LOWEST_DIGIT) four = {0, 0, 0, 0};  // -inf
   u32 descending[4] = {four.w, four.z, four.y, four.x}, total;
-  u32 own = four.x + four.y + four.z + four.w, sum = inclusive_sum(own);
+  u32 own = four.x + four.y + four.z + four.w, sum = inclusive_sum(own, threadIdx.x & 31);
   u32 before = sum - own + warps_before(shared, 0, sum, total);
 #pragma unroll
   for (int i = 0; i < 4; i++) {
@@ -90,7 +79,7 @@ template <int N, class Test> DEVICE u32 places(Shared& shared, int slot, const u
   for (int i = 0; i < N; i++) own[i / 16] += test(keys[i]) ? 1u << (i / 4 % 4 * 8) : 0;
 #pragma unroll
   for (int w = 0; w < WORDS; w++) {
-    u32 sums = inclusive_sum(own[w]), last = __shfl_sync(~0u, sums, 31);
+    u32 sums = inclusive_sum(own[w], threadIdx.x & 31), last = __shfl_sync(~0u, sums, 31);
     sums -= own[w];
 #pragma unroll
     for (int k = 4 * w; k < min(4 * w + 4, N / 4); k++) {

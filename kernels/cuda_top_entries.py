@@ -9,7 +9,7 @@ Legend: T rows · J entries · C candidate blocks of 8 entries.
 from functools import cache
 
 import torch
-from deepinfer.kernels.cuda_program import CudaProgram, Launch, num_multiprocessors
+from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of, num_multiprocessors
 from torch import Tensor
 
 THREADS, BLOCK = 512, 8
@@ -41,7 +41,7 @@ def launch_choice(scores_TJ: Tensor, visible_T: Tensor, blocks_TC: Tensor | None
     if not rows:
         return
     cluster, elements = shape_of(rows, width // group, group)
-    index = scores_TJ.device.index
+    index = device_of(scores_TJ)
     pairs = elements <= 16 or (elements <= 32 and rows * cluster > num_multiprocessors(index))
     kernel = _kernel(index, cluster, elements, group, blocks_TC is not None, 2 if pairs else 1)
     kernel((rows * cluster,), scores_TJ, visible_T, blocks_TC, out_TN, width, count)

@@ -28,13 +28,13 @@ struct Words {
   uint4 half[2];
   uint2 scales;
 
-  __device__ __forceinline__ void load(const u8* record, int thread) {
+  DEVICE_MEMBER void load(const u8* record, int thread) {
     half[0] = *(const uint4*)(record + thread * 16);
     half[1] = *(const uint4*)(record + 2048 + thread * 16);
     scales = *(const uint2*)(record + 64 * STEP + thread / 64 * 8);
   }
   // the operand of the k-th 16 columns
-  __device__ __forceinline__ void decode_at(int k, u32 (&a)[4]) const {
+  DEVICE_MEMBER void decode_at(int k, u32 (&a)[4]) const {
     uint4 words = half[k / 2];
     u32 scale = k / 2 ? scales.y : scales.x;
     decode(k % 2 ? words.z : words.x, scale, a[0], a[1]);

@@ -1,4 +1,4 @@
-// Hopper's own instructions as small inline functions: barriers, bulk copies, matrix products of a warpgroup, clusters.
+// Instructions as small inline functions, Hopper's own and others: barriers, copies, clusters, numbers, products of a warpgroup.
 //
 // No header of a CUDA toolkit is needed. Facts: PTX ISA 9.0, sections mbarrier, cp.async.bulk, wgmma, setmaxnreg, barrier.cluster.
 #pragma once
@@ -9,6 +9,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #define DEVICE static __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__  // of a structure
 
 DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
 
@@ -54,7 +55,6 @@ DEVICE void bulk_store(void* to_global, u32 from_shared, u32 bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to_global), "r"(from_shared), "r"(bytes) : "memory");
 }
 DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-template <int PENDING> DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory"); }
 template <int PENDING> DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
 // 16 bytes a thread, zero-filled where `bytes` is 0; completion by groups, or as an arrival on an mbarrier
@@ -67,12 +67,21 @@ DEVICE void async_arrive(u32 barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
+// ---- 16 bytes of shared memory a thread ---------------------------------------------------------------------------------------
+DEVICE uint4 load_shared16(u32 address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+  return v;
+}
+DEVICE void store_shared16(u32 address, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
 // ---- ordering ------------------------------------------------------------------------------------------------------------------
 // ordinary stores to shared memory before this are seen by wgmma and bulk copies issued after the barrier that follows
 DEVICE void fence_shared_for_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // `threads` is a multiple of 32; id 0 is __syncthreads
 DEVICE void named_sync(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-DEVICE void named_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 template <int COUNT> DEVICE void registers_more() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT> DEVICE void registers_less() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 DEVICE u32 load_acquire(const u32* address) {
@@ -89,6 +98,8 @@ DEVICE u32 add_acq_rel(u32* address, u32 value) {
 // ---- clusters ------------------------------------------------------------------------------------------------------------------
 DEVICE u32 cluster_rank() { u32 rank; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank)); return rank; }
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// orders nothing: only that the others have come this far
+DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // the address of another block's shared memory
 DEVICE u32 cluster_address(u32 shared, u32 rank) {
@@ -101,11 +112,44 @@ DEVICE u32 cluster_load(u32 address) {
   asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
+DEVICE uint4 cluster_load16(u32 address) {
+  uint4 v;
+  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address) : "memory");
+  return v;
+}
+DEVICE u64 cluster_load8(u32 address) {
+  u64 value;
+  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(value) : "r"(address) : "memory");
+  return value;
+}
 DEVICE void cluster_store(u32 address, u32 value) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+DEVICE void cluster_store8(u32 address, u64 value) {
+  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address), "l"(value) : "memory");
+}
 
 // ---- numbers -------------------------------------------------------------------------------------------------------------------
+#define INFINITY_F __uint_as_float(0x7f800000)
+constexpr float LOG2_E = 1.4426950408889634f;
+// within 2^-22 of itself; 0 below 2^-126
+DEVICE float power_of_two(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+// unlike fminf and fmaxf these keep NaN
+DEVICE float min_or_nan(float x, float y) {
+  float least;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(x), "f"(y));
+  return least;
+}
+DEVICE float max_or_nan(float x, float y) {
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(x), "f"(y));
+  return most;
+}
 // two floats as bf16, round to nearest even; `low` in the low half
 DEVICE u32 bf16x2(float low, float high) {
   u32 packed;
@@ -126,6 +170,15 @@ DEVICE u32 power_bf16x2(int exponent) { return (u32)(exponent + 127) * 0x0080008
 // before the first product that reads registers or accumulators written by ordinary instructions
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// after a wait: accumulators are not read before it, nor copied between products, which would make these wait for each other
+template <int N> DEVICE void settle(float (&numbers)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i++) asm volatile("" : "+f"(numbers[i]));
+}
+template <int N> DEVICE void settle(int (&numbers)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i++) asm volatile("" : "+r"(numbers[i]));
+}
 template <int PENDING> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
 // Descriptors of a bf16 operand in shared memory with 128-byte swizzle; the tile begins at a multiple of 1024 bytes.

@@ -33,16 +33,9 @@ DEVICE void integer_product(int (&d)[PACK * 16], const u32* a, u64 b, int more) 
 // The descriptor of one group of dims of the queries at `query`, 128-byte swizzle, 1024 bytes from 8 heads to the next.
 DEVICE u64 query_group(u32 query, int g) { return (u64)((query >> 4) + 2 * g | 1 << 16) | (u64)(1024 >> 4 | 1 << 30) << 32; }
 
-template <int PENDING> DEVICE void await(float (&d)[16]) {
+template <int PENDING, class Sums> DEVICE void await(Sums& d) {
   wgmma_wait<PENDING>();
-#pragma unroll
-  for (int i = 0; i < 16; i++) asm volatile("" : "+f"(d[i]));  // nothing is read before this
-}
-
-template <int PENDING> DEVICE void await(int (&d)[PACK * 16]) {
-  wgmma_wait<PENDING>();
-#pragma unroll
-  for (int i = 0; i < PACK * 16; i++) asm volatile("" : "+r"(d[i]));
+  settle(d);
 }
 
 DEVICE void load_weights(const float* weights, float2 (&weight)[4]) {

@@ -3,9 +3,7 @@
 // Rows are cut at multiples of ROWS and where the sequence changes; the rows of a cut ("item") share key reads. Tiles of 128 keys
 // of all items, weighed by their rows, are dealt out in equal contiguous shares over a persistent grid.
 #pragma once
-#include "hopper.cuh"
-
-#define DEVICE_MEMBER __device__ __forceinline__
+#include "warp_sums.cuh"
 
 constexpr int HEADS = 32, DIMS = 128, ROW_BYTES = 68, ROW_WORDS = 17, TILE_BITS = 7, TILE = 1 << TILE_BITS, GROUPS = 4;
 constexpr int STAGE_BYTES = TILE * ROW_BYTES, QUERY_BYTES = HEADS * DIMS;
@@ -68,11 +66,7 @@ DEVICE Share find_share(const Problem& p, int* scratch) {
       Item item = item_at(p, row);
       own += item.tiles() * item.cost();
     }
-  int sum = own;
-  for (int step = 1; step < 32; step *= 2) {
-    int left = __shfl_up_sync(~0u, sum, step);
-    if (lane >= step) sum += left;
-  }
+  int sum = inclusive_sum(own, lane);
   if (lane == 31) scratch[warp] = sum;
   __syncthreads();
   int before = sum - own, total = 0;

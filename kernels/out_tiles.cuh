@@ -23,9 +23,7 @@ DEVICE void write_turned(u16* out, int row_width, int num_tokens, u32 place, int
     for (int i = 0; i < (AT_ONCE + 15) / 16; i++) {
       int in_chunk = i * 16 + thread / 8, piece = thread % 8, token = chunk * AT_ONCE + in_chunk;
       if (in_chunk < AT_ONCE && token < num_tokens) {
-        uint4 v;
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "r"(place + in_chunk * 128 + (piece ^ in_chunk % 8) * 16));
+        uint4 v = load_shared16(place + in_chunk * 128 + (piece ^ in_chunk % 8) * 16);
         *(uint4*)(out + (long long)token * row_width + piece * 8) = v;
       }
     }

@@ -82,12 +82,6 @@ DEVICE float gumbel32(u64 bits) {
   return -logf(wait);
 }
 
-DEVICE float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // -log(u) is at least 1 - u, so a token of this weight = exp(score - reference) can have the largest score + noise only where
 // 1 - u < bound * weight, bound = exp(reference - the best so far). What may come within a thousandth of the best is let in.
 // 1 - u is taken down to a multiple of 2^-16, which lets in two of 131,072 tokens besides.
@@ -103,10 +97,4 @@ DEVICE u32 larger_halves(u32 x, u32 y) {
 DEVICE bool one_may_win(u32 reach, u32 word) { return may_win(reach, max(word >> 16, word & 0xffff)); }
 DEVICE bool one_may_win(u32 reach, const u32 words[4]) {
   return one_may_win(reach, larger_halves(larger_halves(words[0], words[1]), larger_halves(words[2], words[3])));
-}
-
-// numbers whose order as integers is that of the floats; no NaN
-DEVICE u64 ordered64(double x) {
-  u64 bits = (u64)__double_as_longlong(x);
-  return bits ^ ((u64)((long long)bits >> 63) | 0x8000000000000000ull);
 }

@@ -12,24 +12,6 @@ DEVICE void clear_count(Shared& s) {
   __syncthreads();
 }
 
-// The tokens from `least` up into the queue, for the passes that follow.
-DEVICE void fill_queue(Row& row, float least) {
-  Shared& s = *row.shared;
-  clear_count(s);
-  each_group(row, least, [&](const float4& x, int id) {
-    if (is_full(s, QUEUE)) return;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      if (at(x, j) < least) continue;
-      u32 i = atomicAdd(&s.count, 1);
-      if (i < QUEUE) s.queue[i] = (u16)(id + j - row.base);
-    }
-  });
-  __syncthreads();
-  row.queued = s.count <= QUEUE ? (int)s.count : -1, row.queue_end = least;
-  __syncthreads();  // the count is free
-}
-
 // all kept tokens from `least` up onto the blocks' lists; how many they are, or more than LIST
 DEVICE u32 list_from(Row& row, Floor floor, float least) {
   Shared& s = *row.shared;
@@ -50,7 +32,7 @@ DEVICE u64 merge_lists(Row& row, int n) {
   if (i < n) {
     int block = 0;
     while (i - start >= (int)slots[block * WARPS].b) start += (int)slots[block++ * WARPS].b;
-    key = cluster_load64(cluster_address(shared_address(&s.list[i - start]), block));
+    key = cluster_load8(cluster_address(shared_address(&s.list[i - start]), block));
     s.merged.keys[i] = key;
   }
   return key;

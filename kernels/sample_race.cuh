@@ -16,7 +16,7 @@ DEVICE void enter(Front& front, float score, int id) {
 
 struct Fronts {  // a: key of the best; b: the second's score, ordered; c is summed
   static constexpr int USED = 3;
-  STATIC_DEVICE Triple of(Triple x, Triple y) {
+  DEVICE Triple of(Triple x, Triple y) {
     u64 low = (x.a < y.a ? x.a : y.a) >> ID_BITS;
     return {x.a > y.a ? x.a : y.a, max(low, max(x.b, y.b)), x.c + y.c};
   }

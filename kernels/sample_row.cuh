@@ -3,12 +3,10 @@
 // Each holds an eighth of the tokens, whole eights of them, the last one what is left. Every sum has a fixed order (a thread's tokens rising, then a tree over
 // lanes, then a tree over the warps of all blocks), so a row's bits depend on the row alone.
 #pragma once
+#include "ordered_keys.cuh"
 #include "philox.cuh"
 
-constexpr int BLOCKS = 8, WARPS = THREADS / 32, CHUNKS = 4, BINS = 1024, LIST = 256, QUEUE = 1280, ID_BITS = 17;
-constexpr u32 LAST_ID = (1u << ID_BITS) - 1;
-constexpr float LOG2_E = 1.4426950408889634f;
-#define INFINITY_F __uint_as_float(0x7f800000)
+constexpr int BLOCKS = 8, WARPS = THREADS / 32, CHUNKS = 4, BINS = 1024, LIST = 256, QUEUE = 1280;
 
 struct Triple { u64 a, b, c; };
 struct Shared {
@@ -46,16 +44,6 @@ struct Row {
 
 DEVICE int part_of(int vocabulary) { return (vocabulary + 8 * BLOCKS - 1) / (8 * BLOCKS) * 8; }
 
-// Keys order tokens as sampling does: the larger logit first, then the lower id. 49 bits. No NaN; -0 as 0.
-DEVICE u32 ordered(float x) {
-  u32 bits = __float_as_uint(x);
-  return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
-}
-DEVICE float unordered(u32 bits) { return __uint_as_float(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits); }
-DEVICE u64 key_of(float x, int id) { return (u64)ordered(x + 0.f) << ID_BITS | (LAST_ID - (u32)id); }
-DEVICE float logit_of(u64 key) { return unordered((u32)(key >> ID_BITS)); }
-DEVICE int id_of(u64 key) { return (int)(LAST_ID - (u32)(key & LAST_ID)); }
-
 // tokens from the best down to this one are kept
 struct Floor {
   float x;
@@ -73,11 +61,6 @@ DEVICE float weight_of(const Row& row, float x) { return power_of_two((x - row.t
 DEVICE float4 group_of(const Row& row, int g) { return ((const float4*)row.x)[g]; }
 DEVICE float at(const float4& x, int j) { return j == 0 ? x.x : j == 1 ? x.y : j == 2 ? x.z : x.w; }
 
-DEVICE float max_or_nan(float x, float y) {
-  float most;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(x), "f"(y));
-  return most;
-}
 DEVICE float most_or_nan(const float4& x) { return max_or_nan(max_or_nan(x.x, x.y), max_or_nan(x.z, x.w)); }
 DEVICE float most_of(const float4& x) { return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)); }
 
@@ -135,34 +118,33 @@ DEVICE u32 count_of_group(Floor floor, const float4& x, int id) {
   return count;
 }
 
-#define STATIC_DEVICE static __device__ __forceinline__
 struct Largest {  // the largest a; c are flags
   static constexpr int USED = 3;
-  STATIC_DEVICE Triple of(Triple x, Triple y) { return {x.a > y.a ? x.a : y.a, 0, x.c | y.c}; }
+  DEVICE Triple of(Triple x, Triple y) { return {x.a > y.a ? x.a : y.a, 0, x.c | y.c}; }
 };
-STATIC_DEVICE u64 add_doubles(u64 x, u64 y) {
+DEVICE u64 add_doubles(u64 x, u64 y) {
   return (u64)__double_as_longlong(__longlong_as_double((long long)x) + __longlong_as_double((long long)y));
 }
-STATIC_DEVICE u64 add_floats(u64 x, u64 y) {
+DEVICE u64 add_floats(u64 x, u64 y) {
   u32 low = __float_as_uint(__uint_as_float((u32)x) + __uint_as_float((u32)y));
   u32 high = __float_as_uint(__uint_as_float((u32)(x >> 32)) + __uint_as_float((u32)(y >> 32)));
   return (u64)high << 32 | low;
 }
 struct Sum {  // a float64 and whole numbers
   static constexpr int USED = 2;
-  STATIC_DEVICE Triple of(Triple x, Triple y) { return {add_doubles(x.a, y.a), x.b + y.b, 0}; }
+  DEVICE Triple of(Triple x, Triple y) { return {add_doubles(x.a, y.a), x.b + y.b, 0}; }
 };
 struct Whole {  // two whole numbers
   static constexpr int USED = 2;
-  STATIC_DEVICE Triple of(Triple x, Triple y) { return {x.a + y.a, x.b + y.b, 0}; }
+  DEVICE Triple of(Triple x, Triple y) { return {x.a + y.a, x.b + y.b, 0}; }
 };
 struct Tiers {  // a float64 and four float32
   static constexpr int USED = 3;
-  STATIC_DEVICE Triple of(Triple x, Triple y) { return {add_doubles(x.a, y.a), add_floats(x.b, y.b), add_floats(x.c, y.c)}; }
+  DEVICE Triple of(Triple x, Triple y) { return {add_doubles(x.a, y.a), add_floats(x.b, y.b), add_floats(x.c, y.c)}; }
 };
 struct Best {  // the larger a, then the smaller b; c is summed
   static constexpr int USED = 3;
-  STATIC_DEVICE Triple of(Triple x, Triple y) {
+  DEVICE Triple of(Triple x, Triple y) {
     bool second = y.a > x.a || (y.a == x.a && y.b < x.b);
     return {second ? y.a : x.a, second ? y.b : x.b, x.c + y.c};
   }
@@ -170,15 +152,6 @@ struct Best {  // the larger a, then the smaller b; c is summed
 DEVICE u64 bits_of(double x) { return (u64)__double_as_longlong(x); }
 DEVICE double double_of(u64 x) { return __longlong_as_double((long long)x); }
 
-DEVICE void cluster_store64(u32 address, u64 value) {
-  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address), "l"(value) : "memory");
-}
-DEVICE u64 cluster_load64(u32 address) {
-  u64 value;
-  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(value) : "r"(address) : "memory");
-  return value;
-}
-DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_sync() {
   __syncwarp();
   cluster_arrive();
@@ -202,7 +175,7 @@ template <class Op> DEVICE Triple reduce(Row& row, Triple x) {
   x = reduce_warp<Op>(x);
   if (lane < BLOCKS) {
     u32 there = cluster_address(shared_address(&slots[row.rank * WARPS + threadIdx.x / 32]), lane);
-    cluster_store64(there, x.a), cluster_store64(there + 8, x.b), cluster_store64(there + 16, x.c);
+    cluster_store8(there, x.a), cluster_store8(there + 8, x.b), cluster_store8(there + 16, x.c);
   }
   cluster_sync();
   return reduce_warp<Op>(Op::of(slots[lane], slots[lane + 32]));

@@ -3,6 +3,7 @@
 // holds more than the list is divided again by keys, so that ties and odd distributions cost time and nothing else.
 #pragma once
 #include "sample_lists.cuh"
+#include "warp_sums.cuh"
 
 struct Window {       // where the cut lies: tokens of one bin, and of those the keys from low to high
   float ceiling;      // tokens above it are accounted for
@@ -35,18 +36,13 @@ DEVICE u32 find_bin(Row& row, u32 target) {
     u32 there = cluster_address(mine, b);
 #pragma unroll
     for (int i = 0; i < PER; i += 2) {
-      u64 pair = cluster_load64(there + 4 * i);
+      u64 pair = cluster_load8(there + 4 * i);
       sums[i] += (u32)pair, sums[i + 1] += (u32)(pair >> 32);
     }
   }
 #pragma unroll
   for (int i = 0; i < PER; i++) own += sums[i];
-  u32 running = own, lane = threadIdx.x % 32;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    u32 left = __shfl_up_sync(~0u, running, step);
-    if (lane >= step) running += left;
-  }
+  u32 lane = threadIdx.x % 32, running = inclusive_sum(own, lane);
   if (lane == 31) s.scan[threadIdx.x / 32] = running;
   __syncthreads();
   u32 total = 0;

@@ -13,7 +13,7 @@ struct Share {
 
 struct Masses {  // two float64 and a count
   static constexpr int USED = 3;
-  STATIC_DEVICE Triple of(Triple x, Triple y) { return {add_doubles(x.a, y.a), x.b + y.b, add_doubles(x.c, y.c)}; }
+  DEVICE Triple of(Triple x, Triple y) { return {add_doubles(x.a, y.a), x.b + y.b, add_doubles(x.c, y.c)}; }
 };
 
 // tokens by their distance from the best, over the whole cluster; the total weight comes back
@@ -51,7 +51,7 @@ DEVICE Guess guess(Row& row, float share) {
     u32 there = cluster_address(mine, b);
 #pragma unroll
     for (int i = 0; i < PER; i += 2) {
-      u64 pair = cluster_load64(there + 4 * i);
+      u64 pair = cluster_load8(there + 4 * i);
       counts[i] += (u32)pair, counts[i + 1] += (u32)(pair >> 32);
     }
   }

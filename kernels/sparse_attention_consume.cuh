@@ -3,19 +3,6 @@
 #pragma once
 #include "sparse_attention_write.cuh"
 
-constexpr float LOG2E = 1.4426950408889634f;
-
-DEVICE float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-// Values in registers of their own from here on: copies that the compiler makes later, between products, would
-// serialise them.
-template <int N> DEVICE void settle(float (&x)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i]));
-}
 template <int BEGIN = 0, int END = 32> DEVICE void multiply_queries(float (&logits)[32], u32 slot) {
   const u64 q = wgmma_descriptor(shared_base() + QUERIES, 1024);
   const u64 k = wgmma_descriptor(shared_base() + KEYS + slot * TILE_BYTES, 1024);
@@ -69,7 +56,7 @@ constexpr float SLACK = 8.0f;
 DEVICE float raise_peak(float& peak, float top, float scale, bool first) {
   const float old = peak, next = top * scale;
   if (next > old + (first ? 0.0f : SLACK)) peak = next;
-  return exp2_fast(old - peak);
+  return power_of_two(old - peak);
 }
 // logits → weights; a thread adds its pairs of keys in the order of the keys
 DEVICE void step(Softmax& s, float (&x)[32], const float (&top)[2], float (&fade)[2], float scale, bool first) {
@@ -79,7 +66,7 @@ DEVICE void step(Softmax& s, float (&x)[32], const float (&top)[2], float (&fade
     float sum = 0;
 #pragma unroll
     for (int i = 2 * r; i < 32; i += 4) {
-      x[i] = exp2_fast(fmaf(x[i], scale, -s.peak[r])), x[i + 1] = exp2_fast(fmaf(x[i + 1], scale, -s.peak[r]));
+      x[i] = power_of_two(fmaf(x[i], scale, -s.peak[r])), x[i + 1] = power_of_two(fmaf(x[i + 1], scale, -s.peak[r]));
       sum += x[i] + x[i + 1];
     }
     s.mass[r] = fmaf(s.mass[r], fade[r], sum);

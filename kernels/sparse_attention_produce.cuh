@@ -6,7 +6,7 @@
 DEVICE void tell_hidden(u32 which, u32 key, bool seen, int lane) {
   constexpr int KEYS_A_WARP = ORDERED ? 16 : 8;
   const bool all = __all_sync(ALL, seen);
-  if (lane < KEYS_A_WARP) shared_float(BIASES + which * 256 + key * 4) = seen ? 0.0f : -INFINITE;
+  if (lane < KEYS_A_WARP) shared_float(BIASES + which * 256 + key * 4) = seen ? 0.0f : -INFINITY_F;
   if (lane == 0) shared_bytes[HIDDEN + which * 8 + key / KEYS_A_WARP] = !all;
 }
 DEVICE u32 angles_at(u32 turn) { return shared_base() + ANGLES + (turn & 1) * 256; }

@@ -55,7 +55,7 @@ DEVICE void take(Softmax& s, float (&fade)[2], u32 parity, u32 uses, int thread)
   barrier_wait(barrier(WEIGHTS_FULL + parity), uses & 1);
   fence_shared_for_async();
   const float4 state = *(const float4*)(shared_bytes + STATES + parity * 2048 + thread * 16);
-  fade[0] = exp2_fast(s.peak[0] - state.x), fade[1] = exp2_fast(s.peak[1] - state.y);
+  fade[0] = power_of_two(s.peak[0] - state.x), fade[1] = power_of_two(s.peak[1] - state.y);
   s = {{state.x, state.y}, {state.z, state.w}};
 }
 DEVICE void begin_logits(float (&logits)[32], u32 done) {
@@ -84,7 +84,7 @@ DEVICE int begin_row(u32 turn) {
 DEVICE void lead(const Arguments& a) {
   const int thread = threadIdx.x & 127, lane = thread & 31, quarter = lane & 3;
   const u32 head = (thread >> 5) * 16 + (lane >> 2);
-  const float sink[2] = {a.sink[head] * LOG2E, a.sink[head + 8] * LOG2E}, scale = a.scale * (float)(1 << KEY_SHIFT);
+  const float sink[2] = {a.sink[head] * LOG2_E, a.sink[head + 8] * LOG2_E}, scale = a.scale * (float)(1 << KEY_SHIFT);
   u32 done = 0, turn = 0, own = 0, taken = 0;
   for (int row = blockIdx.x; row < a.rows; row += gridDim.x, ++turn) {
     Sums sum;
@@ -118,7 +118,7 @@ DEVICE void lead(const Arguments& a) {
 DEVICE void follow(const Arguments& a) {
   const int thread = threadIdx.x & 127, lane = thread & 31, quarter = lane & 3;
   const u32 head = (thread >> 5) * 16 + (lane >> 2);
-  const float sink[2] = {a.sink[head] * LOG2E, a.sink[head + 8] * LOG2E}, scale = a.scale * (float)(1 << KEY_SHIFT);
+  const float sink[2] = {a.sink[head] * LOG2_E, a.sink[head + 8] * LOG2_E}, scale = a.scale * (float)(1 << KEY_SHIFT);
   u32 done = 0, turn = 0, own = 0, taken = 0;
   for (int row = blockIdx.x; row < a.rows; row += gridDim.x, ++turn) {
     Sums sum;

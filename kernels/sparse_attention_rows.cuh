@@ -17,11 +17,11 @@ struct Store {
   const u8* bytes;
   u64 block_stride;
   u32 row_stride, block_rows, inverse, shift;  // row / block_rows = row · inverse >> shift, below 2^31
-  __device__ __forceinline__ u32 unit(int number) const {  // where a row begins, in 16 bytes; row 0 for hidden slots
+  DEVICE_MEMBER u32 unit(int number) const {  // where a row begins, in 16 bytes; row 0 for hidden slots
     const u32 row = number < 0 ? 0 : number, block = (u64)row * inverse >> shift;
     return (u32)((block * block_stride + (row - block * block_rows) * row_stride) >> 4);
   }
-  __device__ __forceinline__ const u8* at(u32 unit) const { return bytes + ((u64)unit << 4); }
+  DEVICE_MEMBER const u8* at(u32 unit) const { return bytes + ((u64)unit << 4); }
 };
 // by value: a pointer to either would put both into local memory
 DEVICE Store choose(bool first, const Store& a, const Store& b) {
@@ -39,9 +39,6 @@ DEVICE u32 load2(const u8* from) {
   asm volatile("ld.global.nc.u16 %0, [%1];" : "=r"(v) : "l"(from));
   return v;
 }
-DEVICE void store16(u32 to, u32 a, u32 b, u32 c, u32 d) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
 // where 8 numbers of a row lie in a tile
 DEVICE u32 piece_at(u32 tile, u32 row, u32 piece) {
   return tile + (piece >> 3) * COLUMN_BYTES + row * 128 + (((piece ^ row) & 7) << 4);
@@ -56,7 +53,7 @@ DEVICE void expand_fp4(u32 to, u32 codes, u32 factor) {
     u32 magnitude = i < 2 ? codes << (6 - 4 * i) : codes >> (4 * i - 6);
     r[i] = mul_bf16x2((magnitude & 0x01c001c0) | (codes << (12 - 4 * i) & 0x80008000), factor);
   }
-  store16(to, r[0], r[1], r[2], r[3]);
+  store_shared16(to, r[0], r[1], r[2], r[3]);
 }
 // 8 codes of E4M3 in two words
 DEVICE void expand_fp8(u32 to, u32 first, u32 second, u32 factor) {
@@ -66,7 +63,7 @@ DEVICE void expand_fp8(u32 to, u32 first, u32 second, u32 factor) {
     u32 pair = __byte_perm(first, second, 0x4000 + i * 0x1010);  // byte i of both, in the high bytes
     r[i] = mul_bf16x2(((pair >> 4) & 0x07f007f0) | (pair & 0x80008000), factor);
   }
-  store16(to, r[0], r[1], r[2], r[3]);
+  store_shared16(to, r[0], r[1], r[2], r[3]);
 }
 // factors of a pair of E4M3 scales (two bytes): scale · 2^(126 - KEY_SHIFT); a NaN scale becomes infinite
 DEVICE u32 fp4_factors(u32 bytes) {
@@ -100,23 +97,23 @@ DEVICE void request_angles(u32 angles, const float* rope, int thread) {
   async_copy16(angles + 128 + piece * 16, rope + 32 + piece * 4);
   async_commit();
 }
-DEVICE void load_shared16(u32 at, u32 (&w)[4]) {
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+DEVICE void load_words(u32 at, u32 (&w)[4]) {
+  const uint4 v = load_shared16(at);
+  w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
 }
 template <int THREADS = PRODUCERS> DEVICE void finish_queries(u32 tile, u32 angles, int thread) {
   const u32 piece = thread & 63;
   const bool turned = piece >= 56;
   if (ORDERED && !turned) return;
   u32 cos[4], sin[4];
-  if (turned) load_shared16(angles + (piece - 56) * 16, cos), load_shared16(angles + 128 + (piece - 56) * 16, sin);
+  if (turned) load_words(angles + (piece - 56) * 16, cos), load_words(angles + 128 + (piece - 56) * 16, sin);
 #pragma unroll 1
   for (u32 first = thread >> 6; first < 8; first += THREADS / 64) {
     const u32 start = piece_at(tile, first, piece);
 #pragma unroll 4
     for (u32 at = start; at < start + 8 * 1024; at += 1024) {
       u32 w[4];
-      load_shared16(at, w);
+      load_words(at, w);
       if (turned) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -126,9 +123,9 @@ template <int THREADS = PRODUCERS> DEVICE void finish_queries(u32 tile, u32 angl
         }
       }
       if (ORDERED)
-        store16(at, w[0], w[1], w[2], w[3]);
+        store_shared16(at, w[0], w[1], w[2], w[3]);
       else
-        store16(at, __byte_perm(w[0], w[2], 0x5410), __byte_perm(w[0], w[2], 0x7632), __byte_perm(w[1], w[3], 0x5410),
+        store_shared16(at, __byte_perm(w[0], w[2], 0x5410), __byte_perm(w[0], w[2], 0x7632), __byte_perm(w[1], w[3], 0x5410),
                 __byte_perm(w[1], w[3], 0x7632));
     }
   }

@@ -118,7 +118,7 @@ DEVICE bool sums_fade(const Arguments& a, float scale, int lane) {
   bool fades = false;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    float peak = a.sink[lane + 32 * i] * LOG2E;
+    float peak = a.sink[lane + 32 * i] * LOG2_E;
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
       const float top = shared_float(TOPS + block * 256 + (lane + 32 * i) * 4);
@@ -187,7 +187,7 @@ DEVICE void consume_spread(const Arguments& a, int row, int rank) {
   const int thread = threadIdx.x & 127, which = threadIdx.x >> 7, lane = thread & 31;
   const u32 head = (thread >> 5) * 16 + (lane >> 2);
   request_spread_row(a, row, rank);
-  const float sink[2] = {a.sink[head] * LOG2E, a.sink[head + 8] * LOG2E}, scale = a.scale * (float)(1 << KEY_SHIFT);
+  const float sink[2] = {a.sink[head] * LOG2_E, a.sink[head + 8] * LOG2_E}, scale = a.scale * (float)(1 << KEY_SHIFT);
   if (has_block(rank, 1)) {
     Key key;
     request_key(a, key, row, block_of(rank, 1), threadIdx.x);

@@ -41,14 +41,14 @@ template <int FORMAT, int SLOTS> struct Values {
   u32 scales[PASSES + 1];
   int numbers[PASSES + 1];
   u32 piece, slot;
-  __device__ __forceinline__ Values(const int* list, int thread) {
+  DEVICE_MEMBER Values(const int* list, int thread) {
     const int lane = thread & 31;
     piece = lane >> 3 & (PIECES - 1);
     slot = (thread >> 5) * (32 / PIECES) + (lane & 7) + (FORMAT == 2 ? lane >> 4 << 3 : 0);
 #pragma unroll
     for (int i = 0; i < PASSES; ++i) numbers[i] = i * ROWS + slot < SLOTS ? list[i * ROWS + slot] : -1;
   }
-  __device__ __forceinline__ void request(const Store& store, int column) {
+  DEVICE_MEMBER void request(const Store& store, int column) {
 #pragma unroll
     for (int i = 0; i < PASSES; ++i) {
       const u8* row = store.at(store.unit(numbers[i]));
@@ -56,7 +56,7 @@ template <int FORMAT, int SLOTS> struct Values {
       scales[i] = load2(row + (FORMAT == 2 ? 256 + column * 4 + piece * 2 : 512 + column * 2));
     }
   }
-  __device__ __forceinline__ void expand(u32 tile) const {
+  DEVICE_MEMBER void expand(u32 tile) const {
 #pragma unroll
     for (int i = 0; i < PASSES; ++i) {
       const u32 key = i * ROWS + slot, line = tile + (key >> 6) * COLUMN_BYTES;

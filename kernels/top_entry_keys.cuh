@@ -1,6 +1,6 @@
 // Scores of a row, or of its candidate blocks, as integers of the same order in registers: a part of cuda_top_entries.cu.
 #pragma once
-#include "hopper.cuh"
+#include "ordered_keys.cuh"
 
 constexpr int THREADS = 512, WARPS = THREADS / 32, BINS = 2048, PASSES = 3, SMALL = 8;
 constexpr int EACH_BINS = BINS / THREADS, LIST_EACH = 4, LIST = LIST_EACH * THREADS;  // keys that the list holds
@@ -10,8 +10,7 @@ constexpr u32 LOWEST_DIGIT = LOWEST >> 21;
 
 // ascending with the score; NaN is -inf, both zeros are the same
 DEVICE u32 key_of(float score) {
-  u32 bits = __float_as_uint(fmaxf(score + 0.0f, __uint_as_float(0xff800000)));
-  return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
+  return ordered(fmaxf(score + 0.0f, -INFINITY_F));
 }
 
 struct alignas(16) Shared {
@@ -33,7 +32,7 @@ template <int N> DEVICE int chunk_place(int chunk) {
 
 // scores[element … element + 3], -inf from `limit` on
 DEVICE float4 load_four(const float* scores, int element, int limit) {
-  float lowest = __uint_as_float(0xff800000);
+  float lowest = -INFINITY_F;
   float4 four = {lowest, lowest, lowest, lowest};
   if (element + 3 < limit) {
     four = *(const float4*)(scores + element);

@@ -232,4 +232,7 @@ def _check_halves(halves_TX: Tensor, numbers: Sequence[Tensor], entries: int, ta
         assert of_entries.is_contiguous(), "row numbers are contiguous"
     if tail_ASX is not None:
         assert tail_ASX.dtype == torch.float32 and tail_ASX.stride()[1:] == (2 * WIDTH, 1), "tails are float32 rows"
+        assert tail_ASX.shape[1] and tail_ASX.shape[2] == 2 * WIDTH, (
+            f"a block of tails has rows, {2 * WIDTH} numbers each"
+        )
         assert tail_ASX.stride(0) % 4 == 0 and tail_ASX.data_ptr() % 16 == 0, "tails begin at 16 bytes"

@@ -43,6 +43,9 @@ def _expand_rows(
 
 def expand_rows(kind: str, store_ABR: Tensor, rows_N: Tensor) -> Tensor:
     """bfloat16 [N, K] of the rows with numbers `rows_N` (int32); zeros where it is negative, whatever the store holds."""
+    assert kind in WIDTHS, (
+        f"expand_rows was asked for rows of kind {kind!r}; it reads {', '.join(WIDTHS)}: give one of them"
+    )
     assert rows_N.dtype == torch.int32 and rows_N.is_contiguous(), "row numbers are contiguous int32"
     check_store(store_ABR, ROW_BYTES[kind], alignment_bytes=4 if kind == "index" else 16)
     width, tile_rows = WIDTHS[kind], TILE_ROWS[kind]

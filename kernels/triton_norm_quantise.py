@@ -77,7 +77,11 @@ def norm_quantise(
     assert x_TD.dtype == weight_D.dtype == torch.bfloat16, "rows and weight are bfloat16"
     assert width in TILES, f"rows are {', '.join(map(str, TILES))} wide, not {width}"
     assert x_TD.stride(1) == 1 and x_TD.stride(0) % 8 == 0 and x_TD.data_ptr() % 16 == 0, "rows begin at 16 bytes"
-    assert weight_D.is_contiguous() and normed + grid + codes > 0, "a plain weight, and at least one form asked for"
+    assert weight_D.is_contiguous() and weight_D.shape == (width,) and weight_D.data_ptr() % 4 == 0, (
+        f"norm_quantise was given a weight {tuple(weight_D.shape)} for rows of {width}; it is read in pairs: give a contiguous "
+        f"one [{width}] that begins at 4 bytes"
+    )
+    assert normed + grid + codes > 0, "at least one form is asked for"
     tile_rows, warps = TILES[width]
     groups = min(GROUP, width // GROUP & -(width // GROUP))
     out = Quantised(

@@ -72,6 +72,9 @@ def check_key_facts(weight_K: Tensor, rope_T2F: Tensor, rows_T: Tensor, width: i
     """Assert the layout of norm weight, rotations and row numbers."""
     rows = rows_T.shape[0]
     assert weight_K.dtype == torch.bfloat16 and weight_K.shape == (width,), f"the norm weight is bfloat16 [{width}]"
+    assert weight_K.is_contiguous() and weight_K.data_ptr() % 4 == 0, (
+        "the norm weight is contiguous and begins at 4 bytes"
+    )
     assert rope_T2F.dtype == torch.float32 and rope_T2F.is_contiguous(), "rotations are contiguous float32"
     assert rope_T2F.shape == (rows, 2, frequencies), f"a row has {frequencies} cosines and sines"
     assert rows_T.dtype == torch.int32 and rows_T.is_contiguous(), "row numbers are contiguous int32"
@@ -80,6 +83,6 @@ def check_key_facts(weight_K: Tensor, rope_T2F: Tensor, rows_T: Tensor, width: i
 def check_store(store_ABR: Tensor, row_bytes: int, alignment_bytes: int) -> None:
     """Assert that rows of `row_bytes` lie side by side in blocks that begin at `alignment_bytes`."""
     assert store_ABR.dtype == torch.uint8 and store_ABR.shape[2] == row_bytes, f"a stored row has {row_bytes} bytes"
-    assert store_ABR.stride()[1:] == (row_bytes, 1), "rows of a block are adjacent"
+    assert store_ABR.stride()[1:] == (row_bytes, 1) and store_ABR.shape[1], "a block has rows, and they are adjacent"
     aligned = store_ABR.stride(0) % 16 == 0 and store_ABR.data_ptr() % alignment_bytes == 0
     assert aligned, f"blocks are multiples of 16 bytes and begin at {alignment_bytes} bytes"

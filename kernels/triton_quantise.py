@@ -49,7 +49,7 @@ def _quantise(
 def quantise(x_TD: Tensor, *, grid: bool = True, codes: bool = False) -> Quantised:
     """bfloat16 rows on the FP8 grid (`grid`) or as codes and powers (`codes`). `x_TD` may be a slice of columns."""
     rows, width = x_TD.shape
-    assert x_TD.dtype == torch.bfloat16 and width % GROUP == 0, "bfloat16 rows of whole groups of 32"
+    assert x_TD.dtype == torch.bfloat16 and width % GROUP == 0 < width, "bfloat16 rows of whole groups of 32"
     assert x_TD.stride(1) == 1 and x_TD.stride(0) % 8 == 0 and x_TD.data_ptr() % 16 == 0, "rows begin at 16 bytes"
     assert grid or codes, "at least one form is asked for"
     out = Quantised(

@@ -64,10 +64,10 @@ def swiglu_quantise(h_PJ: Tensor, weight_P: Tensor | None, limit: float, used_1:
     rows, inner = h_PJ.shape[0], h_PJ.shape[1] // 2
     assert h_PJ.dtype == torch.bfloat16 and h_PJ.is_contiguous(), "gate and up are contiguous bfloat16 rows"
     assert h_PJ.data_ptr() % 16 == 0, "gate and up begin at 16 bytes"
-    assert h_PJ.shape[1] == 2 * inner and inner % GROUP == 0, "gate and up are whole groups of 32"
+    assert h_PJ.shape[1] == 2 * inner and inner % GROUP == 0 < inner, "gate and up are whole groups of 32"
     plain = weight_P is None or (weight_P.dtype == torch.float32 and weight_P.shape == (rows,))
     assert plain and (weight_P is None or weight_P.is_contiguous()), "weights are contiguous float32, one a row"
-    assert used_1 is None or used_1.dtype == torch.int32, "the number of rows is int32"
+    assert used_1 is None or (used_1.dtype == torch.int32 and used_1.numel() == 1), "the number of rows is one int32"
     out_PI = h_PJ.new_empty(rows, inner)
     if rows:
         _swiglu_quantise[(triton.cdiv(inner // GROUP, TILE_GROUPS) * triton.cdiv(rows, TILE_ROWS),)](

@@ -11,11 +11,12 @@ one stream, no parallel branches of a graph.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 from torch import Tensor
 
+from deepinfer.ops.arguments import checked
 from deepinfer.ops.expert_permutation import Permutation
 from deepinfer.ops.hyper_border import Border, SiteWeights
 from deepinfer.ops.markov import MarkovStep
@@ -94,7 +95,7 @@ def twins() -> DeviceOps:
         swiglu_quantise,
     )
 
-    return DeviceOps(
+    ops = DeviceOps(
         name="twins",
         prepare_fp8_weight=_as_stored,
         fp8_linear=fp8_linear.fp8_linear,
@@ -129,6 +130,13 @@ def twins() -> DeviceOps:
         markov_work=_nothing,
         markov_step=markov.markov_step,
     )
+    return looked_at(ops)
+
+
+def looked_at(ops: DeviceOps) -> DeviceOps:
+    """The same operations, each of which says what is wrong with its arguments before it computes anything."""
+    asked: dict[str, Any] = {name: checked(name, getattr(ops, name)) for name in NAMES}
+    return replace(ops, **asked)
 
 
 def _as_stored(weight: Weight) -> Weight:

@@ -14,4 +14,6 @@ def engram_gather(codes_AK: Tensor, powers_AG: Tensor, rows_TR: Tensor) -> Tenso
     rows, device = rows_TR.flatten(), rows_TR.device
     codes = codes_AK.view(torch.uint8)[rows.to(codes_AK.device)].to(device)
     powers = powers_AG[rows.to(powers_AG.device)].to(device)
-    return formats.dequantise_fp8_rows(codes, powers, torch.bfloat16).view(len(rows_TR), -1)
+    return formats.dequantise_fp8_rows(codes, powers, torch.bfloat16).view(
+        len(rows_TR), rows_TR.shape[1] * codes_AK.shape[1]
+    )

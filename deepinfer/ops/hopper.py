@@ -34,12 +34,12 @@ from deepinfer.kernels import (
     triton_store_window,
     triton_swiglu_quantise,
 )
-from deepinfer.ops.device import DeviceOps
+from deepinfer.ops.device import DeviceOps, looked_at
 
 
 def hopper() -> DeviceOps:
     """For a GPU of compute capability 9.0."""
-    return DeviceOps(
+    ops = DeviceOps(
         name="hopper",
         prepare_fp8_weight=cuda_fp8_linear.prepare_fp8_weight,
         fp8_linear=cuda_fp8_linear.fp8_linear,
@@ -74,3 +74,4 @@ def hopper() -> DeviceOps:
         markov_work=cuda_markov_step.MarkovWork,
         markov_step=cuda_markov_step.markov_step,
     )
+    return looked_at(ops)

@@ -137,6 +137,9 @@ def sample_rows(
     `rounded`: edited logits are rounded to float32 before anything looks at them, which is what devices keep.
     """
     num_rows, device = len(logits_RV), logits_RV.device
+    assert num_rows == len(rows.seed_R) == len(rows.edit_starts_X) - 1, (
+        f"sample_rows was given {num_rows} rows of logits and what is asked of {len(rows.seed_R)}: give one of each a row"
+    )
     out = empty_result(num_rows, columns, device)
     for r in range(num_rows):
         if not bool(torch.isfinite(logits_RV[r].max())):
@@ -174,7 +177,8 @@ def accepted_lengths(token_T: Tensor, draft_SD: Tensor, start_X: Tensor) -> Tens
     """
     rows_S = start_X.diff().unsqueeze(1)
     depth_D = torch.arange(draft_SD.shape[1] + 1, device=token_T.device)
-    token_SD = token_T[(start_X[:-1].unsqueeze(1) + depth_D).clamp(max=len(token_T) - 1).long()]
+    padded_T = torch.cat([token_T, token_T.new_tensor([-1])])
+    token_SD = padded_T[(start_X[:-1].unsqueeze(1) + depth_D).clamp(max=len(token_T)).long()]
     fine_SD = (token_SD >= 0) & (depth_D < rows_S)
     fine_SD[:, 1:] &= token_SD[:, :-1] == draft_SD
     return fine_SD.int().cumprod(1).sum(1, dtype=torch.int32)

@@ -47,7 +47,12 @@ def row_kind(store_ABR: Tensor, head_dim: int) -> RowKind:
     if store_ABR.dtype != torch.uint8:
         return "plain"
     kinds: dict[int, RowKind] = {head_dim + head_dim // 32: "window", head_dim // 2 + head_dim // 16: "main"}
-    return kinds[store_ABR.shape[2]]
+    row_bytes = store_ABR.shape[2]
+    assert row_bytes in kinds, (
+        f"sparse_attention was given a store of rows of {row_bytes} bytes for heads of {head_dim}; their length tells the "
+        f"format: give rows of {' or '.join(map(str, kinds))} bytes, or unpacked ones"
+    )
+    return kinds[row_bytes]
 
 
 def _listed(store_ABR: Tensor, rows_TJ: Tensor, q_THK: Tensor) -> tuple[Tensor, Tensor]:

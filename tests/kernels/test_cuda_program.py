@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from deepinfer.kernels import cuda_program
+from deepinfer.kernels import cubin_cache, cuda_program
 from deepinfer.kernels.cuda_program import CudaProgram
 
 KERNELS = Path(cuda_program.__file__).parent
@@ -48,7 +48,7 @@ def test_an_argument_is_an_address_or_thirty_two_bits() -> None:
 def test_cubins_are_kept_in_the_users_cache(xdg: str, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", xdg)
     monkeypatch.setenv("HOME", "/home/me")
-    assert cuda_program.cubin_folder() == Path(base, "deepinfer", "cubins")
+    assert cubin_cache.cubin_folder() == Path(base, "deepinfer", "cubins")
 
 
 def test_a_tensor_of_the_host_is_refused() -> None:

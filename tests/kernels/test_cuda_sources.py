@@ -1,6 +1,7 @@
-"""Every CUDA C++ source compiles for Hopper and keeps its registers: with nvcc where it is on the PATH, else with NVRTC.
+"""Every CUDA C++ source compiles for Hopper and keeps its registers: with nvcc where it is on the PATH.
 
-A source with macros names them here, one set a variant that is worth compiling.
+NVRTC, where there is no nvcc, says nothing of registers: then a source only compiles. A source with macros names them here, one
+set a variant that is worth compiling.
 """
 
 import importlib.util
@@ -14,10 +15,12 @@ from deepinfer.kernels import cuda_program
 
 KERNELS = Path(cuda_program.__file__).parent
 ARCHITECTURE = "sm_90a"
-SPILL_BYTES = 32  # a thread: what a producer with few registers may put aside before its loop
-MORE_SPILL_BYTES = {
-    "cuda_markov_step.cu": 160,  # random words, drawn while the product that holds the registers is under way
-    "cuda_sample_rows.cu": 320,  # registers are capped so that three blocks share a multiprocessor
+SPILL_BYTES = 8  # a thread: what a producer with few registers may put aside before its loop
+MORE_SPILL_BYTES = {  # by the variants' names
+    "cuda_markov_step": 160,  # random words, drawn while the product that holds the registers is under way
+    "cuda_sample_rows 256 3 12032 0": 160,  # registers are capped so that three blocks share a multiprocessor
+    "cuda_sample_rows 256 3 12032 1": 448,  # and a bf16 row is loaded through registers
+    "cuda_top_entries 4 32 1 0 2": 128,  # registers are capped so that two blocks share a multiprocessor
 }
 MACROS: dict[str, list[dict[str, int | str]]] = {
     "cuda_expert_permutation.cu": [{"CHOSEN": 6, "OWN": 24, "WARPS": 32}],
@@ -31,7 +34,7 @@ MACROS: dict[str, list[dict[str, int | str]]] = {
         {"TOKENS": 192, "RESIDENT": 1, "DEPTH": 1, "STAGES": 6, "SUMS": "SEQUENCE"},
         {"TOKENS": 256, "RESIDENT": 1, "DEPTH": 1, "STAGES": 5, "SUMS": "CHAIN"},
     ],
-    "cuda_hyper_border.cu": [{"HIDDEN": 5120, "MIX": 1, "COEFFICIENTS": 1}],
+    "cuda_hyper_border.cu": [{"HIDDEN": 5120, "MIX": 1}, {"HIDDEN": 5120, "MIX": 0}],
     "cuda_index_scores.cu": [
         {"ROWS": 1, "WARPGROUPS": 4, "STAGES": 8, "CANDIDATES": 1},
         {"ROWS": 6, "WARPGROUPS": 3, "STAGES": 9, "CANDIDATES": 0},
@@ -41,15 +44,27 @@ MACROS: dict[str, list[dict[str, int | str]]] = {
         {"ROW_BLOCKS": 4, "STAGES": 4, "STATE_BYTES": 11264, "BF16": 0},
     ],
     "cuda_router.cu": [{"EXPERTS": 384, "CHOSEN": 6}],
-    "cuda_sample_rows.cu": [{"THREADS": 256, "RESIDENT": 3, "STATE_BYTES": 12032, "BF16": 0}],
+    "cuda_sample_rows.cu": [
+        {"THREADS": 256, "RESIDENT": 3, "STATE_BYTES": 12032, "BF16": 0},
+        {"THREADS": 256, "RESIDENT": 3, "STATE_BYTES": 12032, "BF16": 1},
+    ],
     "cuda_sparse_attention.cu": [
         {"WINDOW": 128, "SELECTED": 512, "WINDOW_FORMAT": 1, "SELECTED_FORMAT": 2},
         {"WINDOW": 128, "SELECTED": 512, "WINDOW_FORMAT": 0, "SELECTED_FORMAT": 0},
     ],
-    "cuda_top_entries.cu": [{"CLUSTER": 8, "ELEMENTS": 16, "GROUP": 1, "MAPPED": 0, "BLOCKS": 2}],
+    "cuda_top_entries.cu": [
+        {"CLUSTER": 8, "ELEMENTS": 16, "GROUP": 1, "MAPPED": 0, "BLOCKS": 2},
+        {"CLUSTER": 4, "ELEMENTS": 32, "GROUP": 1, "MAPPED": 0, "BLOCKS": 2},
+    ],
 }
+
+
+def _name(source: Path, macros: dict[str, int | str]) -> str:
+    return " ".join([source.stem, *map(str, macros.values())])
+
+
 VARIANTS = [
-    pytest.param(path, macros, id=" ".join([path.stem, *map(str, macros.values())]))
+    pytest.param(path, macros, id=_name(path, macros))
     for path in sorted(KERNELS.glob("*.cu"))
     for macros in MACROS.get(path.name, [{}])
 ]
@@ -72,6 +87,8 @@ def test_a_source_compiles_without_spilling(source: Path, macros: dict[str, int 
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     spills = [int(stored) for stored in re.findall(r"(\d+) bytes spill stores", said)]
-    assert spills and max(spills) <= MORE_SPILL_BYTES.get(source.name, SPILL_BYTES), said
-    assert "serialized" not in said, said  # products that wait for each other
+    name = _name(source, macros)
+    allowed = next((limit for start, limit in MORE_SPILL_BYTES.items() if name.startswith(start)), SPILL_BYTES)
+    assert spills and max(spills) <= allowed, said
+    assert "Potential Performance Loss" not in said, said  # such as products that wait for each other
     assert "setmaxnreg ignored" not in said, said

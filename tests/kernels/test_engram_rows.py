@@ -98,7 +98,7 @@ def test_speed_gather_on_device(tokens: int, timed) -> None:
     timed(
         "engram_gather", f"{tokens} x {SLOTS} rows in device memory",
         rotating(8, lambda i: engram_gather(codes, powers, rows[i])), moved_bytes=tokens * SLOTS * (264 + 8 + 512),
-        variant="invariant", target="≤ 1.5 × floor",
+        variant="invariant", target="≤ 1.5 × the floor",
         peers={"torch": rotating(2, lambda i: twins.engram_gather(codes, powers, rows[i]))}
         | plain_copy(tokens * SLOTS * (264 + 8 + 512)),
     )  # fmt: skip
@@ -117,7 +117,7 @@ def test_speed_gather_from_host(where: str, tokens: int, timed) -> None:
     timed(
         "engram_gather", f"{tokens} x {SLOTS} rows, {where}",
         rotating(4, lambda i: engram_gather(codes, powers, rows[i])), moved_bytes=tokens * SLOTS * (264 + 8 + 512),
-        variant="invariant", target="≤ 1.5 × floor", host_bytes=host_bytes,
+        variant="invariant", target="≤ 1.5 × the floor", host_bytes=host_bytes,
         host_floor_us=round(host_bytes / HOST_GBYTES_PER_S / 1e3, 2), runs=20,
         peers={"one copy of as many bytes": [lambda: staging.copy_(plain, non_blocking=True)] * 2},
     )  # fmt: skip

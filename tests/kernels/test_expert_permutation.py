@@ -107,7 +107,7 @@ def test_speed(tokens: int, local: int, timed) -> None:
         "expert_permutation", f"{tokens} x {CHOSEN}, {local} local of 384",
         rotating(2, lambda i: expert_permutation(chosen[i], local, 0, weights)),
         moved_bytes=tokens * CHOSEN * 20 + 4 * local, variant="invariant",
-        target="≤ 15 us at 4,096 tokens" if tokens == 4096 else "",
+        target="≤ 15 µs at 4,096 tokens" if tokens == 4096 else "",
         peers={"torch": rotating(2, lambda i: twin(chosen[i], local, 0, weights))},
     )  # fmt: skip
 

@@ -79,6 +79,6 @@ def test_speed(num_tokens: int, timed) -> None:  # type: ignore[no-untyped-def]
             moved_bytes=size * (1 + 1 / 1024) + 2 * num_tokens * GROUPS * (INPUTS + GROUP_OUTPUTS),
             peers=peers,
             runs=20,
-            target="within 1.5× of the floor",
+            target="≤ 1.5 × the floor",
             variant="invariant" if invariant else "fast",
         )

@@ -1,4 +1,7 @@
-"""Times of the border between hyper-connection sites."""
+"""Times of the border between hyper-connection sites; test_hyper_border.py checks it.
+
+Apart, because what is timed is a layer, two borders with sites as cold as a model finds them, beside a peer written for it.
+"""
 
 import functools
 from typing import Any

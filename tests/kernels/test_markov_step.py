@@ -180,5 +180,5 @@ def test_speed(
 
     case = f"{batch} sequences, {'greedy' if temperature == 0 else 'coupled'}"
     peer = "cuBLAS bf16 + argmax" if temperature == 0 else "cuBLAS bf16 + noise + argmax"
-    timed("markov step", case, calls, flops=2 * batch * V * R, moved_bytes=moved, runs=20, target="within 1.5x of the floor",
+    timed("markov step", case, calls, flops=2 * batch * V * R, moved_bytes=moved, runs=20, target="≤ 1.5 × the floor",
           peers={peer: [lambda c=c: same_work(c) for c in copies]})  # fmt: skip

@@ -50,6 +50,10 @@ def test_a_layout_that_the_kernels_do_not_take_is_refused() -> None:
     with pytest.raises(AssertionError, match="at most 2048 selected slots"):
         cuda_sparse_attention.sparse_attention(**problem(Case(selected=2112, entries=2112), "cpu"))
     arguments = problem(Case(), "cpu")
+    for shape, words in (((1 << 20, 128, 528), "smaller than 64 GB"), ((1, 1 << 23, 528), "smaller than 4 GB")):
+        store_ABR = torch.empty(shape, dtype=torch.uint8, device="meta")
+        with pytest.raises(AssertionError, match=words):
+            cuda_sparse_attention.sparse_attention(**arguments | {"window_ABR": store_ABR})
     shifted = torch.empty(65)[1:].view(1, 2, 32).copy_(arguments["rope_T2F"])
     with pytest.raises(AssertionError, match="aligned to 16 bytes"):
         cuda_sparse_attention.sparse_attention(**arguments | {"rope_T2F": shifted})
@@ -108,9 +112,9 @@ def test_bits_do_not_depend_on_the_batch(kind: str, kernel: str) -> None:
 
 
 TIMED = {  # case, copies (rows that they read exceed the second-level cache, but where prefill finds them there), target
-    "decode, 1 × 1 rows": (Case(1, 1, entries=4096), 192, "≤ 3 × floor"),
-    "decode, 8 × 1 rows": (Case(8, 1, entries=4096), 32, "≤ 3 × floor"),
-    "decode, 8 × 6 rows": (Case(8, 6, entries=4096), 16, "≤ 3 × floor"),
+    "decode, 1 × 1 rows": (Case(1, 1, entries=4096), 192, "≤ 3 × the floor"),
+    "decode, 8 × 1 rows": (Case(8, 1, entries=4096), 32, "≤ 3 × the floor"),
+    "decode, 8 × 6 rows": (Case(8, 6, entries=4096), 16, "≤ 3 × the floor"),
     "decode, 128 × 4 rows": (Case(128, 4, entries=2048), 2, "≥ 250 TF"),
     "decode, 128 × 6 rows": (Case(128, 6, entries=2048), 2, "≥ 250 TF"),
     "prefill, 4,096 rows, packed": (Case(1, 4096, entries=16384), 1, "≥ 420 TF"),
