@@ -23,14 +23,22 @@ class ModelCache:
     """
 
     def __init__(
-        self, config: V41Config, layout: CacheLayout, *, num_blocks: int, num_slots: int, num_snapshots: int = 0
+        self,
+        config: V41Config,
+        layout: CacheLayout,
+        *,
+        num_blocks: int,
+        num_slots: int,
+        num_snapshots: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.config, self.layout, self.num_blocks = config, layout, num_blocks
         self.num_slots, self.num_snapshots = num_slots, num_snapshots
         self.dtype: torch.dtype = getattr(torch, layout.dtype)
         self.packed = layout.numerics != "none"
-        self.blocks = torch.zeros(num_blocks, layout.padded_block_bytes, dtype=torch.uint8)
-        self.state = torch.zeros(num_slots + num_snapshots, layout.padded_state_bytes, dtype=torch.uint8)
+        self.blocks = torch.zeros(num_blocks, layout.padded_block_bytes, dtype=torch.uint8, device=device)
+        num_states = num_slots + num_snapshots
+        self.state = torch.zeros(num_states, layout.padded_state_bytes, dtype=torch.uint8, device=device)
         self._row_dtype = torch.uint8 if self.packed else self.dtype
         self.main_rows = {s.layer: self._block_rows(s, s.main_offset, layout.main_entry_bytes) for s in layout.sources}
         self.index_rows = {

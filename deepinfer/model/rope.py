@@ -50,8 +50,18 @@ class RopeTable:
         """[…, 2, F] for int64 positions […]: cosines, then sines."""
         needed = int(positions.max()) + 1 if positions.numel() else 0
         while len(self._table_P2F) < needed:
-            first = len(self._table_P2F)
-            angles_PF = np.outer(np.arange(first, first + BLOCK_POSITIONS, dtype=np.float64), self._frequencies_F)
-            block = torch.from_numpy(np.stack((np.cos(angles_PF), np.sin(angles_PF)), axis=1)).to(self._dtype)
+            block = _block(self._frequencies_F, len(self._table_P2F), self._dtype)
             self._table_P2F = torch.cat((self._table_P2F, block))
         return self._table_P2F[positions]
+
+
+def rope_table(frequencies_F: np.ndarray, num_positions: int, dtype: torch.dtype) -> Tensor:
+    """[P, 2, F]: what a `RopeTable` says of positions 0 … num_positions - 1."""
+    firsts = range(0, num_positions, BLOCK_POSITIONS)
+    return torch.cat([_block(frequencies_F, first, dtype) for first in firsts])[:num_positions].contiguous()
+
+
+def _block(frequencies_F: np.ndarray, first: int, dtype: torch.dtype) -> Tensor:
+    """[BLOCK_POSITIONS, 2, F] from position `first` on."""
+    angles_PF = np.outer(np.arange(first, first + BLOCK_POSITIONS, dtype=np.float64), frequencies_F)
+    return torch.from_numpy(np.stack((np.cos(angles_PF), np.sin(angles_PF)), axis=1)).to(dtype)

@@ -98,26 +98,7 @@ class StepRows:
 
     def _kept(self, kept: np.ndarray) -> Self:
         """A step of some rows alone. Their entries are written already, for they are those of all rows."""
-        step = self._step
-        assert step.upper_from is not None and np.isin(step.sample_rows, kept).all(), "a sampled row passes all layers"
-        counts_S = np.bincount(self._sequence_T[kept], minlength=len(step.state_slots))
-        rest = np.flatnonzero(counts_S)
-        snapshots = np.zeros((0, 3), dtype=np.int64) if step.snapshots is None else step.snapshots
-        snapshots = snapshots[np.isin(snapshots[:, 0], rest)]
-        few = replace(
-            step,
-            token_ids=step.token_ids[kept],
-            positions=step.positions[kept],
-            ngram_ids=step.ngram_ids[kept],
-            row_starts=np.concatenate(([0], np.cumsum(counts_S[rest]))),
-            state_slots=step.state_slots[rest],
-            block_tables=step.block_tables[rest],
-            sample_rows=np.searchsorted(kept, step.sample_rows),
-            window_from=step.upper_from[rest],
-            upper_from=None,
-            write_from=np.full(len(rest), NEVER),
-            snapshots=np.column_stack((np.searchsorted(rest, snapshots[:, 0]), snapshots[:, 1:])),
-        )
+        few = step_of_rows(self._step, self._sequence_T, kept)
         rows = type(self)(few, self._config, self._layout, self._ropes, self._num_slots)
         rows.kept_T, rows._num_step_rows = torch.from_numpy(kept), len(self._sequence_T)
         return rows
@@ -151,3 +132,26 @@ class StepRows:
             tail_inner_E=torch.from_numpy((self._step.positions[rows] - 1) % tail_slots),
             writes=ring_writes(self._step, tail_slots, self._num_slots),
         )
+
+
+def step_of_rows(step: StepInput, sequence_T: np.ndarray, kept: np.ndarray) -> StepInput:
+    """A step of the kept rows alone: they see no window key before `upper_from`, and write no entries."""
+    assert step.upper_from is not None and np.isin(step.sample_rows, kept).all(), "a sampled row passes all layers"
+    counts_S = np.bincount(sequence_T[kept], minlength=len(step.state_slots))
+    rest = np.flatnonzero(counts_S)
+    snapshots = np.zeros((0, 3), dtype=np.int64) if step.snapshots is None else step.snapshots
+    snapshots = snapshots[np.isin(snapshots[:, 0], rest)]
+    return replace(
+        step,
+        token_ids=step.token_ids[kept],
+        positions=step.positions[kept],
+        ngram_ids=step.ngram_ids[kept],
+        row_starts=np.concatenate(([0], np.cumsum(counts_S[rest]))),
+        state_slots=step.state_slots[rest],
+        block_tables=step.block_tables[rest],
+        sample_rows=np.searchsorted(kept, step.sample_rows),
+        window_from=step.upper_from[rest],
+        upper_from=None,
+        write_from=np.full(len(rest), NEVER),
+        snapshots=np.column_stack((np.searchsorted(rest, snapshots[:, 0]), snapshots[:, 1:])),
+    )

@@ -1,4 +1,4 @@
-"""Load weights as plain numbers for the reference backend, one tensor at a time."""
+"""Load weights, one tensor at a time: as plain numbers for the reference backend, or as they are stored."""
 
 from collections.abc import Callable, Collection
 
@@ -55,3 +55,19 @@ def load_weights(
             if progress is not None:
                 progress(done, total)
     return {spec.name: loaded[spec.name] for spec in specs}
+
+
+def load_stored(
+    checkpoint: Checkpoint, names: Collection[str] | None = None, *, device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    """Weights and their scales by released name, in their stored dtypes and in memory of their own.
+
+    `names` and what is raised: as in `load_weights`.
+    """
+    specs = weight_specs(checkpoint.config, names)
+    verify(checkpoint, [spec.name for spec in specs])
+    wanted = [spec.name for spec in specs]
+    wanted += [scale_name(spec.name) for spec in specs if storage_of(spec) != "plain"]
+    with checkpoint.reading() as read:
+        in_file_order = sorted(wanted, key=lambda name: checkpoint.stored[name].file)
+        return {name: read(name).to(device, copy=True) for name in in_file_order}

@@ -1,0 +1,106 @@
+"""What a whole model does between the fused operations, as plain torch: small, on any device, without waiting for it.
+
+Nothing here looks at a number on the host, and every output's size follows from the inputs' sizes alone.
+
+Legend: T rows · N streams · D hidden · G n-gram slots · R table rows of a token · W window · S sequences or selected slots ·
+B blocks of a sequence · E entries chosen · K head dim · C columns of a product · M rows copied · X numbers of a tail place.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepinfer.formats.scales import working_dtype
+from deepinfer.ops.hyper_border import Border, Coefficients
+
+ALIGNED = 4  # int32 numbers in 16 bytes
+
+
+def to_device(arrays: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
+    """The arrays as int32 on the device, in one copy; each begins at a multiple of 16 bytes."""
+    starts, total = {}, 0
+    for name, array in arrays.items():
+        starts[name], total = total, total + -(-array.size // ALIGNED) * ALIGNED
+    host = torch.empty(total, dtype=torch.int32, pin_memory=device.type == "cuda")
+    numbers = host.numpy()
+    for name, array in arrays.items():
+        numbers[starts[name] : starts[name] + array.size] = array.reshape(-1)
+    whole = host.to(device, non_blocking=True)
+    return {name: whole[starts[name] :][: array.size].view(array.shape) for name, array in arrays.items()}
+
+
+def embed_streams(embed_VD: Tensor, token_ids_T: Tensor, streams: int) -> Tensor:
+    """[T, N, D]: a token's embedding in every stream."""
+    return embed_VD[token_ids_T].unsqueeze(1).repeat(1, streams, 1)
+
+
+def first_coefficients(x_TND: Tensor) -> Coefficients:
+    """What the first site reads with: stream 0 alone. Nothing was written yet, so that the other two are never used."""
+    rows, streams = x_TND.shape[:2]
+    read_TN = x_TND.new_zeros(rows, streams, dtype=working_dtype(x_TND.dtype))
+    read_TN[:, 0] = 1
+    return Coefficients(read_TN, read_TN.new_zeros(rows, streams, streams), torch.zeros_like(read_TN))
+
+
+def stream_mean(x_TND: Tensor) -> Tensor:
+    """[T, D] of x's dtype, streams added from first to last in float32 (or float64)."""
+    share_TND = x_TND.to(working_dtype(x_TND.dtype)) / x_TND.shape[1]
+    total = share_TND[:, 0]
+    for stream in range(1, x_TND.shape[1]):
+        total = total + share_TND[:, stream]
+    return total.to(x_TND.dtype)
+
+
+def border_rows(border: Border, rows_T: Tensor) -> Border:
+    """Some rows of a border at which a site begins."""
+    assert border.coefficients is not None
+    coefficients = Coefficients(*(part[rows_T] for part in border.coefficients))
+    streams, normed, quantised = (part[rows_T] for part in (border.x_TND, border.normed_TD, border.quantised_TD))
+    return Border(streams, normed[:0], normed, quantised, coefficients)
+
+
+def spread_rows(x_TD: Tensor, rows_T: Tensor | None, total: int) -> Tensor:
+    """[total, D]: row i of x at `rows_T`[i], zeros elsewhere. Without `rows_T` x is all rows already."""
+    if rows_T is None:
+        return x_TD
+    return x_TD.new_zeros(total, x_TD.shape[1]).index_copy_(0, rows_T.long(), x_TD)
+
+
+def token_classes(ngram_ids_TG: Tensor, classes_V: Tensor, pad_class: int) -> Tensor:
+    """Classes int64 [T, G] of a row's own and earlier tokens; before the sequence (-1) the pad token's."""
+    return torch.where(ngram_ids_TG >= 0, classes_V[ngram_ids_TG.clamp(min=0)], pad_class)
+
+
+def window_rows(
+    positions_T: Tensor, floor_T: Tensor, ring_T: Tensor, place_T: Tensor, window: int, ring_slots: int
+) -> Tensor:
+    """Row numbers int32 [T, W] of a row's window keys by position, -1 before its floor.
+
+    In the ring whose first row is `ring_T`; where `place_T` is not negative in the scratch store instead, in which the row's
+    own key lies at `place_T` and older ones right before it.
+    """
+    back_W = torch.arange(window - 1, -1, -1, dtype=torch.int32, device=positions_T.device)
+    wanted_TW = positions_T.unsqueeze(1) - back_W
+    in_ring_TW = ring_T.unsqueeze(1) + wanted_TW % ring_slots
+    rows_TW = torch.where(place_T.unsqueeze(1) >= 0, place_T.unsqueeze(1) - back_W, in_ring_TW)
+    return torch.where(wanted_TW >= floor_T.unsqueeze(1), rows_TW, -1)
+
+
+def entry_rows(entry_TE: Tensor, tables_SB: Tensor, sequence_T: Tensor, per_block: int) -> Tensor:
+    """Row numbers int32 [T, E] of a sequence's entries in the blocks' stores; -1 stays."""
+    block_TE = tables_SB[sequence_T.unsqueeze(1), entry_TE.clamp(min=0) // per_block]
+    return torch.where(entry_TE >= 0, block_TE * per_block + entry_TE % per_block, -1)
+
+
+def copy_rows(from_ABR: Tensor, from_M: Tensor, to_ABR: Tensor, to_M: Tensor) -> None:
+    """Copy stored rows as they are, row number `from_M`[i] of one store to `to_M`[i] of another. No two share a target."""
+    source, target = from_ABR.shape[1], to_ABR.shape[1]
+    to_ABR[to_M // target, to_M % target] = from_ABR[from_M // source, from_M % source]
+
+
+def write_tails(tail_ASX: Tensor, raw_TC: Tensor, rows_M: Tensor, places_M: Tensor) -> None:
+    """Values and gates of rows `rows_M` to places `places_M` of the tails (float32): the first X columns of `raw`."""
+    slots = tail_ASX.shape[1]
+    tail_ASX[places_M // slots, places_M % slots] = raw_TC[rows_M, : tail_ASX.shape[2]]

@@ -1,0 +1,187 @@
+"""The engine's model for an accelerator: the same steps and caches as `V41Model`, made of fused operations alone.
+
+Weights stay packed as the release stores them. All index arithmetic of a step is done on the host before its first launch and
+goes to the device in one copy; after that nothing waits for the device.
+
+Legend: T rows of the step · N streams · D hidden · R sampled rows · V vocabulary · F draft features.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepinfer.arch.cache import CacheLayout, Numerics
+from deepinfer.arch.config import V41Config
+from deepinfer.arch.engram import engram_tables
+from deepinfer.interfaces import StepInput
+from deepinfer.model.cache_storage import ModelCache
+from deepinfer.model.fused import glue
+from deepinfer.model.fused.attention import FusedAttention
+from deepinfer.model.fused.indexer import FusedIndexer
+from deepinfer.model.fused.step_rows import FusedRows, RowMaker
+from deepinfer.model.fused.stored_weights import (
+    FusedSite,
+    StoredSource,
+    fused_attention,
+    fused_engram,
+    fused_experts,
+    fused_site,
+)
+from deepinfer.model.fused.sublayers import FusedEngram, FusedExperts
+from deepinfer.model.rope import inverse_frequencies, rope_table
+from deepinfer.ops.device import DeviceOps
+from deepinfer.ops.hyper_border import Border, Coefficients
+from deepinfer.ops.indexer import BLOCK
+
+
+@dataclass(frozen=True)
+class FusedLayer:
+    engram: FusedEngram | None
+    attn_site: FusedSite
+    attention: FusedAttention
+    ffn_site: FusedSite
+    experts: FusedExperts
+
+
+class FusedModel:
+    """DeepSeek-V4.1 with quantised activations and packed caches (numerics "full") on `device`, in the layout's dtype.
+
+    Kernels take bfloat16; the twins "float32" and "float64" too. `stored` are tensors by released name as a checkpoint stores
+    them, scales included. `max_positions`: how long a sequence may grow, the config's limit by default. The rest, and what
+    rows and `compact` mean, as for `V41Model`.
+    """
+
+    numerics: Numerics = "full"
+
+    def __init__(
+        self,
+        config: V41Config,
+        stored: Mapping[str, Tensor],
+        ops: DeviceOps,
+        *,
+        layout: CacheLayout,
+        device: torch.device | str = "cpu",
+        token_classes: np.ndarray | None = None,
+        compact: bool = False,
+        max_positions: int | None = None,
+    ) -> None:
+        self.config, self.ops, self.layout, self.compact = config, ops, layout, compact
+        self.device = torch.device(device)
+        _check(config, layout, compact, token_classes)
+        self.dtype: torch.dtype = getattr(torch, layout.dtype)
+        source = StoredSource(stored, ops, self.device, self.dtype)
+        self.embed_VD, self.head_VD = source.plain("embed.weight"), source.plain("head.weight")
+        self.norm_D = source.plain("norm.weight")
+        self.layers = [_layer(source, config, ops, layer) for layer in range(config.num_hidden_layers)]
+        positions = config.max_position_embeddings if max_positions is None else max_positions
+        frequencies = {kind: inverse_frequencies(config, compressed=kind) for kind in (False, True)}
+        ropes = {kind: rope_table(f, positions, source.wide_dtype).to(self.device) for kind, f in frequencies.items()}
+        self.rows = RowMaker(config, layout, ropes, self.device, compact)
+        classes = np.zeros(config.vocab_size, dtype=np.int64) if token_classes is None else token_classes
+        self.pad_class = int(classes[config.engram_pad_token_id])
+        self.classes_V = torch.tensor(classes, dtype=torch.int64, device=self.device)
+
+    @torch.inference_mode()
+    def forward(self, step: StepInput, cache: ModelCache) -> Tensor:
+        """Final hidden states [T, D] of every row, before the last norm; caches are brought up to date."""
+        return self._run(step, cache, None)
+
+    @torch.inference_mode()
+    def forward_with_features(self, step: StepInput, cache: ModelCache) -> tuple[Tensor, Tensor]:
+        """`forward`, and the draft module's inputs [T, F]: stream means at the inputs of its target layers."""
+        features: list[Tensor] = []
+        hidden_TD = self._run(step, cache, features)
+        return hidden_TD, torch.cat(features, dim=-1)
+
+    @torch.inference_mode()
+    def logits(self, hidden_RD: Tensor) -> Tensor:
+        """float32 [R, V] of final hidden states."""
+        normed = self.ops.norm_quantise(hidden_RD, self.norm_D, self.config.rms_norm_eps, normed=True, grid=False)
+        return self.ops.bf16_linear(normed.normed_TD, self.head_VD, torch.float32)
+
+    def _run(self, step: StepInput, cache: ModelCache, features: list[Tensor] | None) -> Tensor:
+        c = self.config
+        cache.bring_states(step)
+        rows, upper = self.rows(step, cache)
+        indexer = FusedIndexer(c, self.ops, rows, cache)
+        classes_TG = glue.token_classes(rows.ngram_ids_TG, self.classes_V, self.pad_class)
+        x_TND, out_TD = glue.embed_streams(self.embed_VD, rows.token_ids_T, c.hc_mult), None
+        ended = glue.first_coefficients(x_TND)
+        for number, layer in enumerate(self.layers):
+            if layer.engram is not None:
+                x_TND = layer.engram(self._mixed(x_TND, out_TD, ended), classes_TG)
+                out_TD = None
+            begun = self._border(x_TND, out_TD, ended, layer.attn_site)
+            if features is not None and number in c.dspark_target_layer_ids:
+                features.append(rows.spread(glue.stream_mean(begun.x_TND)))
+            if number == c.boundary:
+                begun, rows = self._enter_upper(begun, rows, upper, cache, indexer)
+            x_TND, out_TD, ended = self._layer(layer, begun, rows, cache, indexer)
+        last = self.ops.hyper_border(
+            x_TND, out_TD, ended, None, self.norm_D, *self._constants(), quantise=False, collapsed=True
+        )
+        return rows.spread(last.collapsed_TD)
+
+    def _layer(
+        self, layer: FusedLayer, begun: Border, rows: FusedRows, cache: ModelCache, indexer: FusedIndexer
+    ) -> tuple[Tensor, Tensor, Coefficients]:
+        """The streams, output and coefficients with which the layer's second site ends."""
+        assert begun.coefficients is not None
+        if not rows.num_rows:
+            return begun.x_TND, begun.normed_TD, begun.coefficients
+        out_TD = layer.attention(begun.normed_TD, begun.quantised_TD, rows, cache, indexer)
+        begun = self._border(begun.x_TND, out_TD, begun.coefficients, layer.ffn_site)
+        assert begun.coefficients is not None
+        return begun.x_TND, layer.experts(begun.normed_TD, begun.quantised_TD), begun.coefficients
+
+    def _enter_upper(
+        self, begun: Border, rows: FusedRows, upper: FusedRows, cache: ModelCache, indexer: FusedIndexer
+    ) -> tuple[Border, FusedRows]:
+        """At the boundary: its entries are made of every row, whatever rows go on."""
+        if upper.kept_T is not None:
+            self.layers[self.config.boundary].attention.compress_all(begun.normed_TD, rows, cache)
+            begun = glue.border_rows(begun, upper.kept_T)
+        indexer.go_on(upper)
+        return begun, upper
+
+    def _border(self, x_TND: Tensor, out_TD: Tensor | None, ended: Coefficients, begun: FusedSite) -> Border:
+        return self.ops.hyper_border(x_TND, out_TD, ended, begun.site, begun.norm_D, *self._constants())
+
+    def _mixed(self, x_TND: Tensor, out_TD: Tensor | None, ended: Coefficients) -> Tensor:
+        """The streams alone, where something else than a site comes next."""
+        if out_TD is None:
+            return x_TND
+        return self.ops.hyper_border(x_TND, out_TD, ended, None, None, *self._constants()).x_TND
+
+    def _constants(self) -> tuple[float, float, int]:
+        return self.config.rms_norm_eps, self.config.hc_eps, self.config.hc_sinkhorn_iters
+
+
+def _layer(source: StoredSource, config: V41Config, ops: DeviceOps, layer: int) -> FusedLayer:
+    prefix = f"layers.{layer}."
+    tables = [table for table in engram_tables(config) if table.layer == layer]
+    experts = fused_experts(source, prefix, config.n_routed_experts, config.num_experts_per_tok)
+    return FusedLayer(
+        engram=FusedEngram(config, ops, fused_engram(source, config, prefix, tables[0])) if tables else None,
+        attn_site=fused_site(source, prefix, "attn"),
+        attention=FusedAttention(config, ops, fused_attention(source, config, prefix, layer), layer),
+        ffn_site=fused_site(source, prefix, "ffn"),
+        experts=FusedExperts(config, ops, experts),
+    )
+
+
+def _check(config: V41Config, layout: CacheLayout, compact: bool, token_classes: np.ndarray | None) -> None:
+    later = [layer for layer in config.kv_source_layer_ids if layer > config.boundary]
+    assert not (compact and later), "entries of a layer past the boundary would lack the rows that were dropped"
+    assert layout.numerics == "full", "the caches must be laid out for this model"
+    if config.candidate_block_size != BLOCK:
+        raise ValueError(
+            f"candidate_block_size={config.candidate_block_size}: the fused operations choose blocks of {BLOCK}"
+        )
+    if config.engram_layer_ids and token_classes is None:
+        raise ValueError("this model has engram layers: FusedModel needs token_classes (see deepinfer.arch.engram)")
+    if token_classes is not None and len(token_classes) != config.vocab_size:
+        raise ValueError(f"token_classes has {len(token_classes)} entries for a vocabulary of {config.vocab_size}")

@@ -1,0 +1,164 @@
+"""The index arithmetic of a step, on the host: row numbers of everything that its rows write and read.
+
+Legend: T rows of the step · S sequences · G n-gram slots · B blocks of a sequence · M rows copied.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from deepinfer.arch.cache import CacheLayout
+from deepinfer.arch.config import V41Config
+from deepinfer.interfaces import StepInput
+from deepinfer.model.ring_writes import ring_writes
+from deepinfer.model.step_rows import step_of_rows
+
+
+@dataclass(frozen=True)
+class Run:
+    """Adjacent rows that read their window keys from one store: the ring, or (`far`) the step's scratch store."""
+
+    first: int
+    end: int
+    far: bool
+
+
+@dataclass
+class RowPlan:
+    """Arrays by name, all of whose numbers fit int32, and what the host keeps for itself.
+
+    Sequences with more rows than a ring has room for are far: their older keys are copied to a scratch store of
+    `scratch_rows` rows, this step's keys are written behind them, and from there the newest are copied to the ring. With a far
+    sequence all keys of the step take that way.
+    """
+
+    arrays: dict[str, np.ndarray]
+    runs: list[Run]
+    scratch_rows: int
+    num_rows: int
+    num_step_rows: int  # of the whole step, where only some of its rows are here
+    writes_entries: bool = True
+
+    def __post_init__(self) -> None:
+        largest = max((int(np.abs(array).max()) for array in self.arrays.values() if array.size), default=0)
+        assert largest < 2**31, "row numbers have 31 bits: give the cache fewer blocks"
+
+
+def plan_rows(step: StepInput, config: V41Config, layout: CacheLayout, num_slots: int) -> RowPlan:
+    """For all rows of the step; snapshot i is state row `num_slots` + i."""
+    lengths_S = np.diff(step.row_starts)
+    assert len(step.positions) == step.row_starts[-1] and (lengths_S > 0).all(), "every sequence of a step has rows"
+    sequence_T = np.repeat(np.arange(len(lengths_S)), lengths_S)
+    floor_T = _of_rows(step.window_from, sequence_T)
+    assert (step.positions >= floor_T).all(), "a row sees at least its own window key"
+    arrays = {
+        "token_ids": step.token_ids,
+        "ngram_ids": step.ngram_ids[:, : config.engram_max_ngram_size],
+        "positions": step.positions,
+        "pair_positions": step.positions // 2 * 2,
+        "own": np.arange(len(sequence_T)),
+        "sequence": sequence_T,
+        "tables": step.block_tables,
+        "floor": floor_T,
+        "ring": step.state_slots[sequence_T] * layout.ring_slots,
+    }
+    for ratio in sorted({source.ratio for source in layout.sources}):
+        arrays |= _entries(step, sequence_T, ratio, layout)
+    if layout.tail_sources:
+        arrays |= _pairs(step, sequence_T, layout, num_slots)
+    room = layout.ring_slots - config.sliding_window + 1
+    far_S = lengths_S > room
+    copies, scratch_rows = _window_copies(step, sequence_T, floor_T, far_S, config.sliding_window, layout, num_slots)
+    runs = _runs(far_S, step.row_starts)
+    return RowPlan(arrays | copies, runs, scratch_rows, len(sequence_T), len(sequence_T))
+
+
+def plan_upper(
+    step: StepInput, config: V41Config, layout: CacheLayout, num_slots: int, *, compact: bool
+) -> tuple[RowPlan | None, np.ndarray | None]:
+    """For the layers from the boundary on: a plan of the kept rows (`compact`), or the floors [T] where only those differ."""
+    if step.upper_from is None:
+        return None, None
+    sequence_T = np.repeat(np.arange(len(step.state_slots)), np.diff(step.row_starts))
+    floor_T, upper_T = _of_rows(step.window_from, sequence_T), _of_rows(step.upper_from, sequence_T)
+    kept_T = step.positions >= upper_T
+    if not compact or kept_T.all():
+        return None, np.where(kept_T, np.maximum(upper_T, floor_T), floor_T)
+    kept = np.flatnonzero(kept_T)
+    plan = plan_rows(step_of_rows(step, sequence_T, kept), config, layout, num_slots)
+    plan.arrays["kept"] = kept
+    plan.num_step_rows, plan.writes_entries = len(sequence_T), False
+    return plan, None
+
+
+def _of_rows(floor_S: np.ndarray | None, sequence_T: np.ndarray) -> np.ndarray:
+    return np.zeros(len(sequence_T), dtype=np.int64) if floor_S is None else floor_S[sequence_T]
+
+
+def _entries(step: StepInput, sequence_T: np.ndarray, ratio: int, layout: CacheLayout) -> dict[str, np.ndarray]:
+    """Where the entry goes that a row completes, -1 where it completes none; how many entries it may see."""
+    first_T = _of_rows(step.write_from, sequence_T)
+    assert not (first_T % ratio).any(), "the first new entry must have both of its tokens in this sequence's own rows"
+    completes_T = (step.positions % ratio == ratio - 1) & (step.positions >= first_T)
+    entry_T, per_block = step.positions // ratio, layout.block_tokens // ratio
+    block_T = step.block_tables[sequence_T, np.where(completes_T, entry_T // per_block, 0)]
+    assert (block_T[completes_T] >= 0).all(), "a sequence must own the block that its new entries go to"
+    rows_T = np.where(completes_T, block_T * per_block + entry_T % per_block, -1)
+    return {f"entry_rows{ratio}": rows_T, f"visible{ratio}": (step.positions + 1) // ratio}
+
+
+def _pairs(step: StepInput, sequence_T: np.ndarray, layout: CacheLayout, num_slots: int) -> dict[str, np.ndarray]:
+    """Each row's partner, where it completes a pair: the row before it, or -1 - n for place n of the tails."""
+    slots, own_T = layout.tail_slots, np.arange(len(sequence_T))
+    waiting_T = step.state_slots[sequence_T] * slots + (step.positions - 1) % slots
+    first_T = own_T == step.row_starts[sequence_T]
+    partner_T = np.where(step.positions % 2 == 0, own_T, np.where(first_T, -1 - waiting_T, own_T - 1))
+    writes = ring_writes(step, slots, num_slots)
+    return {
+        "partner": partner_T,
+        "tail_from": writes.rows_T.numpy(),
+        "tail_to": (writes.outer_T * slots + writes.inner_T).numpy(),
+    }
+
+
+def _window_copies(
+    step: StepInput,
+    sequence_T: np.ndarray,
+    floor_T: np.ndarray,
+    far_S: np.ndarray,
+    window: int,
+    layout: CacheLayout,
+    num_slots: int,
+) -> tuple[dict[str, np.ndarray], int]:
+    """Where new window keys are written, and the rows that are copied before and after; rows of the scratch store."""
+    slots, own_T = layout.ring_slots, np.arange(len(sequence_T))
+    ring_T = step.state_slots[sequence_T] * slots + step.positions % slots
+    writes = ring_writes(step, slots, num_slots)
+    rows, to = writes.rows_T.numpy(), (writes.outer_T * slots + writes.inner_T).numpy()
+    if not far_S.any():  # all rows go to their own ring, so that only snapshots are left to be copied
+        rest = slice(len(own_T), None)
+        copies = {"store": ring_T, "place": np.full_like(own_T, -1), "new_from": ring_T[rows[rest]], "new_to": to[rest]}
+        return copies, 0
+    place_T = own_T + np.cumsum(far_S)[sequence_T] * (window - 1)
+    back = np.arange(window - 1, 0, -1)
+    starts = step.row_starts[:-1][far_S]
+    wanted = step.positions[starts][:, None] - back
+    seen = wanted >= floor_T[starts][:, None]
+    old_from = step.state_slots[far_S][:, None] * slots + wanted % slots
+    old_to = place_T[starts][:, None] - back
+    copies = {
+        "store": place_T,
+        "place": np.where(far_S[sequence_T], place_T, -1),
+        "old_from": old_from[seen],
+        "old_to": old_to[seen],
+        "new_from": place_T[rows],
+        "new_to": to,
+    }
+    return copies, int(place_T[-1]) + 1
+
+
+def _runs(far_S: np.ndarray, row_starts: np.ndarray) -> list[Run]:
+    borders = np.flatnonzero(np.diff(far_S)) + 1
+    edges = [0, *borders.tolist(), len(far_S)]
+    return [Run(int(row_starts[a]), int(row_starts[b]), bool(far_S[a])) for a, b in pairwise(edges) if a < b]

@@ -1,0 +1,150 @@
+"""A step's rows on the device: one copy from the host, and what is expanded from it once for all layers.
+
+Legend: T rows · G n-gram slots · S sequences · B blocks of a sequence · F rope frequencies · W window · M rows copied.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepinfer.arch.cache import CacheLayout
+from deepinfer.arch.config import V41Config
+from deepinfer.interfaces import StepInput
+from deepinfer.model.cache_storage import ModelCache
+from deepinfer.model.fused import glue
+from deepinfer.model.fused.row_plan import RowPlan, Run, plan_rows, plan_upper
+
+UPPER = "upper/"
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Stored rows by number, of a layer's ring or its scratch store."""
+
+    from_M: Tensor
+    to_M: Tensor
+
+
+@dataclass(frozen=True)
+class EntryRows:
+    """Of every row: where the entry goes that it completes (-1: none), that entry's rotation, and how many it may see."""
+
+    rows_T: Tensor
+    rope_T2F: Tensor
+    visible_T: Tensor
+
+
+@dataclass(frozen=True)
+class FusedRows:
+    """Row numbers are int32. `ropes` by whether a layer compresses, `entries` by ratio.
+
+    `old` is copied from the ring to the scratch store before new keys are written, `new` after: out of the scratch store into
+    rings, or, without one, out of rings into snapshots.
+    """
+
+    plan: RowPlan
+    token_ids_T: Tensor
+    ngram_ids_TG: Tensor
+    own_T: Tensor
+    sequence_T: Tensor
+    tables_SB: Tensor
+    ropes_T2F: dict[bool, Tensor]
+    entries: dict[int, EntryRows]
+    partner_T: Tensor | None
+    tails: Copies | None
+    store_T: Tensor
+    old: Copies | None
+    new: Copies | None
+    window_rows_TW: Tensor
+    upper_window_rows_TW: Tensor
+    kept_T: Tensor | None
+
+    @property
+    def num_rows(self) -> int:
+        return self.plan.num_rows
+
+    @property
+    def runs(self) -> list[Run]:
+        return self.plan.runs
+
+    def scratch(self, ring_ABR: Tensor) -> Tensor | None:
+        """An empty scratch store [1, rows, R] for a ring's rows, where the step needs one."""
+        rows = self.plan.scratch_rows
+        return ring_ABR.new_empty(1, rows, ring_ABR.shape[2]) if rows else None
+
+    def spread(self, x_TD: Tensor) -> Tensor:
+        """Results of these rows as results of the whole step's, zeros for the others."""
+        return glue.spread_rows(x_TD, self.kept_T, self.plan.num_step_rows)
+
+
+class RowMaker:
+    """Makes the rows of steps for one model: those of the lower layers, and those of the layers from the boundary on."""
+
+    def __init__(
+        self, config: V41Config, layout: CacheLayout, ropes_P2F: dict[bool, Tensor], device: torch.device, compact: bool
+    ) -> None:
+        self.config, self.layout, self.device, self.compact = config, layout, device, compact
+        self.ropes_P2F = ropes_P2F
+
+    def __call__(self, step: StepInput, cache: ModelCache) -> tuple[FusedRows, FusedRows]:
+        """The same rows twice where all rows pass all layers."""
+        made = self.config, self.layout, cache.num_slots
+        lower = plan_rows(step, *made)
+        upper, upper_floor_T = plan_upper(step, *made, compact=self.compact)
+        assert not len(step.positions) or step.positions.max() < len(self.ropes_P2F[True]), (
+            f"position {step.positions.max()} lies behind the {len(self.ropes_P2F[True])} that this model was made for"
+        )
+        arrays = dict(lower.arrays)
+        if upper_floor_T is not None:
+            arrays["upper_floor"] = upper_floor_T
+        if upper is not None:
+            arrays |= {UPPER + name: array for name, array in upper.arrays.items()}
+        numbers = glue.to_device(arrays, self.device)
+        rows = self.rows_of(lower, numbers)
+        if upper is None:
+            return rows, rows
+        upper_numbers = {name.removeprefix(UPPER): x for name, x in numbers.items() if name.startswith(UPPER)}
+        return rows, self.rows_of(upper, upper_numbers)
+
+    def rows_of(self, plan: RowPlan, numbers: Mapping[str, Tensor]) -> FusedRows:
+        floors = numbers["floor"], numbers.get("upper_floor")
+        windows = [None if floor is None else self.windows(numbers, floor) for floor in floors]
+        assert windows[0] is not None
+        positions_T = numbers["positions"]
+        return FusedRows(
+            plan=plan,
+            token_ids_T=numbers["token_ids"],
+            ngram_ids_TG=numbers["ngram_ids"],
+            own_T=numbers["own"],
+            sequence_T=numbers["sequence"],
+            tables_SB=numbers["tables"],
+            ropes_T2F={compressed: table[positions_T] for compressed, table in self.ropes_P2F.items()},
+            entries={source.ratio: self.entries(source.ratio, numbers) for source in self.layout.sources},
+            partner_T=numbers.get("partner"),
+            tails=_copies(numbers, "tail"),
+            store_T=numbers["store"],
+            old=_copies(numbers, "old"),
+            new=_copies(numbers, "new"),
+            window_rows_TW=windows[0],
+            upper_window_rows_TW=windows[0] if windows[1] is None else windows[1],
+            kept_T=numbers.get("kept"),
+        )
+
+    def windows(self, numbers: Mapping[str, Tensor], floor_T: Tensor) -> Tensor:
+        places = numbers["ring"], numbers["place"]
+        return glue.window_rows(
+            numbers["positions"], floor_T, *places, self.config.sliding_window, self.layout.ring_slots
+        )
+
+    def entries(self, ratio: int, numbers: Mapping[str, Tensor]) -> EntryRows:
+        at_T = numbers["positions"] if ratio == 1 else numbers["pair_positions"]
+        return EntryRows(numbers[f"entry_rows{ratio}"], self.ropes_P2F[True][at_T], numbers[f"visible{ratio}"])
+
+
+def _copies(numbers: Mapping[str, Tensor], name: str) -> Copies | None:
+    """None where there is nothing to copy, which the host knows."""
+    if name + "_from" not in numbers or not numbers[name + "_from"].numel():
+        return None
+    return Copies(numbers[name + "_from"], numbers[name + "_to"])

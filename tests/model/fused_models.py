@@ -1,0 +1,100 @@
+"""The fused model beside the engine's model: one pair of every shape, fed the same steps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import torch
+from small_models import FIXTURES, Engine, SmallModel
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from deepinfer.arch.cache import CacheLayout
+from deepinfer.config.facts import shipped_folder
+from deepinfer.model.checkpoint.reader import Checkpoint, open_checkpoint
+from deepinfer.model.checkpoint.weights import load_stored, load_weights
+from deepinfer.model.fused.model import FusedModel
+from deepinfer.model.v41 import V41Model
+from deepinfer.ops import reference
+from deepinfer.ops.device import NAMES, DeviceOps, twins
+from deepinfer.ops.fp4_experts import Fp4Experts
+from deepinfer.ops.linear import linear
+from deepinfer.ops.swiglu_quantise import swiglu_quantise
+
+SNAPSHOTS = 4
+
+
+@dataclass
+class Pair:
+    """`plain` is V41Model on reference ops, `fused` the fused model; both with caches full of NaN bytes."""
+
+    plain: Engine
+    fused: Engine
+
+    def step(self, *pieces: tuple[list[int], int, int, int], **fields: Any) -> tuple[Tensor, Tensor]:
+        """Hidden rows of one step by both."""
+        plain, fused = (engine.step(*pieces, **fields) for engine in (self.plain, self.fused))
+        return plain, fused
+
+    def forget(self) -> None:
+        self.plain.forget()
+        self.fused.forget()
+
+
+@lru_cache(maxsize=1)
+def trained() -> Checkpoint:
+    """The model that is shipped."""
+    return open_checkpoint(shipped_folder("v41_tiny"))
+
+
+@lru_cache(maxsize=1)
+def golden() -> Checkpoint:
+    """Small windows and lists, so that short sequences go beyond all of them."""
+    return open_checkpoint(FIXTURES / "golden" / "tiny_a")
+
+
+@lru_cache(maxsize=4)
+def pair(checkpoint: Callable[[], Checkpoint], dtype: str, compact: bool = False) -> Pair:
+    """Room to take six tokens back, and for four snapshots. Candidates lie in blocks of 8, as kernels have them."""
+    opened = checkpoint()
+    config, classes = msgspec.structs.replace(opened.config, candidate_block_size=8), opened.engram_classes
+    layout = CacheLayout.of(config, dtype=dtype, block_tokens=16, backtrack=6)
+    common = {"layout": layout, "token_classes": classes, "compact": compact}
+    small = SmallModel(config, load_weights(opened), classes)
+    plain = V41Model(config, small.weights, reference(), numerics="full", dtype=dtype, **common)
+    fused = FusedModel(config, load_stored(opened), row_by_row(), **common, max_positions=1024)
+    return Pair(*(Engine(model, num_snapshots=SNAPSHOTS) for model in (plain, fused)))
+
+
+def row_by_row() -> DeviceOps:
+    """The twins, with products of experts whose rows do not depend on how many there are: as kernels have them."""
+
+    def product(x_TK: Tensor, rows_P: Tensor | None, starts_E1: Tensor, weight: Fp4Experts) -> Tensor:
+        x_PK = x_TK if rows_P is None else x_TK[rows_P.long()]
+        wide = torch.promote_types(x_TK.dtype, torch.float32)
+        parts = [
+            linear(x_PK[starts_E1[e] : starts_E1[e + 1]].to(wide), weight.dequantised(e, wide))
+            for e in range(len(starts_E1) - 1)
+        ]
+        return torch.cat(parts).to(x_TK.dtype)
+
+    def up(x: Tensor, rows: Tensor, starts: Tensor, weights: Tensor, w13: Fp4Experts, limit: float) -> Tensor:
+        return swiglu_quantise(product(x, rows, starts, w13), weights, limit)
+
+    return replace(twins(), fp4_grouped_linear=product, fp4_experts_up=up)
+
+
+def watched(ops: DeviceOps, note: Callable[[str, tuple[Any, ...]], None]) -> DeviceOps:
+    """The operations, each call of which is noted with its arguments; dispatch modes do not see what is inside."""
+
+    def watch(name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            note(name, (*args, *kwargs.values()))
+            with _disable_current_modes():
+                return operation(*args, **kwargs)
+
+        return call
+
+    return replace(ops, **{name: watch(name, getattr(ops, name)) for name in NAMES})
