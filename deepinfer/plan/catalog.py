@@ -49,6 +49,7 @@ CLASS_OP = {  # class of weights → the op whose backend says how they lie in m
 }
 HOPPER = "sm90"
 NOT_RUN_HERE = "adapters tested against stubs, not run here"
+PARTS_NOT_RUN_HERE = "no adapter yet for products, index scores and top-k, the others tested against stubs, not run here"
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +125,7 @@ BACKENDS = (
         resident="packed",
         implementation="deepinfer.ops.ascend:ascend",
         in_this_version=False,
-        standing=NOT_RUN_HERE,
+        standing=PARTS_NOT_RUN_HERE,
         about="DeepSeek's FlashMLA and TileKernels for Ascend 950, through CANN",
     ),
 )

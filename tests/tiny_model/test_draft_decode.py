@@ -15,21 +15,33 @@ def target():
     return load_target(CHECKPOINT, torch.device("cpu"), torch.float32)
 
 
-def test_states_equal_the_training_forward(target):
+def both_forwards(target, sequences: int, steps: int):
+    """Relative errors [sequences, steps] of hidden states and of features, and how often the best token is the same."""
     generator = torch.Generator().manual_seed(4)
-    ids = torch.randint(3, target.config.vocab_size, (2, TOKENS), generator=generator)
+    ids = torch.randint(3, target.config.vocab_size, (sequences, TOKENS), generator=generator)
     ids[:, 0] = target.config.bos_token_id
     with torch.no_grad():
         whole = target.model(target.weights, ids, Mode(quantised=True, sparse=True), with_features=True)
-        stepped = list(states(target, ids, STEPS))
-    hidden = torch.stack([h for h, _ in stepped], 1)
-    features = torch.stack([f for _, f in stepped], 1)
-    expected = whole.hidden_BTD[:, :STEPS]
-    for ours, theirs in ((hidden, expected), (features, whole.features_BTF[:, :STEPS])):
-        error = (ours - theirs).norm(dim=2) / theirs.norm(dim=2)
-        assert error[:, :128].median() < 1e-4
-        assert error.median() < 0.02  # rounding flips spread from row to row
-    assert (target.logits(hidden).argmax(-1) == target.logits(expected).argmax(-1)).float().mean() > 0.9
+        stepped = list(states(target, ids, steps))
+    hidden, features = (torch.stack(parts, 1) for parts in zip(*stepped))
+    expected = whole.hidden_BTD[:, :steps]
+    pairs = (hidden, expected), (features, whole.features_BTF[:, :steps])
+    same = (target.logits(hidden).argmax(-1) == target.logits(expected).argmax(-1)).float().mean()
+    return [(ours - theirs).norm(dim=2) / theirs.norm(dim=2) for ours, theirs in pairs], same
+
+
+def test_states_equal_the_training_forward(target):
+    """Until a number is rounded the other way, whose time depends on the processor's order of summation."""
+    for error in both_forwards(target, 16, 6)[0]:
+        assert error.median() < 1e-5
+        assert (error < 1e-5).float().mean() > 0.75
+
+
+def test_states_stay_near_the_training_forward_where_choices_cut(target):
+    errors, same = both_forwards(target, 2, STEPS)
+    for error in errors:
+        assert error.median() < 0.05  # rounding flips spread from row to row
+    assert same > 0.9
 
 
 def test_decode_forces_prompts_and_stops_at_the_end(target):

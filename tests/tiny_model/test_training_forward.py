@@ -92,14 +92,15 @@ def test_replay_floor_equals_the_dense_mask(setup):
 
 
 def test_quantised_forward_agrees_with_full_numerics(setup):
-    """Rounding flips make bitwise equality impossible between two orders of summation; most rows still agree closely."""
+    """Equal until a number is rounded the other way, which two orders of summation do sooner or later; near from there on."""
     ids = setup[3][0]
     packed = training_logits(setup, Mode(quantised=True, sparse=True), quantise_weights=True)[:FIRST]
     alone = dense_logits(setup, "full", ids[:FIRST], quantise_weights=True)
     plain = dense_logits(setup, "none", ids[:FIRST], quantise_weights=True)
     error = (packed - alone).norm(dim=1) / alone.norm(dim=1)
     distance = (plain - alone).norm(dim=1) / alone.norm(dim=1)
-    assert error.median() < 0.4 * distance.median()
+    assert error[:4].max() < 1e-5 < distance[:4].min()
+    assert error.median() < 0.75 * distance.median()
     assert (packed.argmax(1) == alone.argmax(1)).float().mean() > 0.9
 
 
