@@ -49,7 +49,9 @@ CLASS_OP = {  # class of weights → the op whose backend says how they lie in m
 }
 HOPPER = "sm90"
 NOT_RUN_HERE = "adapters tested against stubs, not run here"
-PARTS_NOT_RUN_HERE = "no adapter yet for products, index scores and top-k, the others tested against stubs, not run here"
+PARTS_NOT_RUN_HERE = (
+    "no adapter yet for products, index scores and top-k, the others tested against stubs, not run here"
+)
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
