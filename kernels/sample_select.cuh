@@ -24,12 +24,8 @@ DEVICE int digit_of(const Window& w, u64 key) {
   return digit < BINS ? (int)digit : BINS - 1;
 }
 
-// the first bin where the running sum reaches `target` → shared.found_bin, and the sum before it → shared.found_before; returns
-// the sum of all
-DEVICE u32 find_bin(Row& row, u32 target) {
-  constexpr int PER = BINS / THREADS;
-  Shared& s = *row.shared;
-  u32 sums[PER] = {}, own = 0;
+// the cluster's counts of this thread's own bins, added to `counts`
+template <int PER> DEVICE void add_bins(const Shared& s, u32 (&counts)[PER]) {
   u32 mine = shared_address(&s.bins[threadIdx.x * PER]);
 #pragma unroll
   for (int b = 0; b < BLOCKS; b++) {
@@ -37,9 +33,18 @@ DEVICE u32 find_bin(Row& row, u32 target) {
 #pragma unroll
     for (int i = 0; i < PER; i += 2) {
       u64 pair = cluster_load8(there + 4 * i);
-      sums[i] += (u32)pair, sums[i + 1] += (u32)(pair >> 32);
+      counts[i] += (u32)pair, counts[i + 1] += (u32)(pair >> 32);
     }
   }
+}
+
+// the first bin where the running sum reaches `target` → shared.found_bin, and the sum before it → shared.found_before; returns
+// the sum of all
+DEVICE u32 find_bin(Row& row, u32 target) {
+  constexpr int PER = BINS / THREADS;
+  Shared& s = *row.shared;
+  u32 sums[PER] = {}, own = 0;
+  add_bins(s, sums);
 #pragma unroll
   for (int i = 0; i < PER; i++) own += sums[i];
   u32 lane = threadIdx.x % 32, running = inclusive_sum(own, lane);

@@ -45,16 +45,7 @@ DEVICE Guess guess(Row& row, float share) {
   Sums* warps = (Sums*)s.queue;  // not in use yet
   int first = threadIdx.x * PER, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   u32 counts[PER] = {};
-  u32 mine = shared_address(&s.bins[first]);
-#pragma unroll
-  for (int b = 0; b < BLOCKS; b++) {
-    u32 there = cluster_address(mine, b);
-#pragma unroll
-    for (int i = 0; i < PER; i += 2) {
-      u64 pair = cluster_load8(there + 4 * i);
-      counts[i] += (u32)pair, counts[i + 1] += (u32)(pair >> 32);
-    }
-  }
+  add_bins(s, counts);
   float mass[PER];
   Sums own = {0, 0};
 #pragma unroll
