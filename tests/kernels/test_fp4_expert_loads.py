@@ -45,6 +45,7 @@ LOADS = (
     Load(384, 6144, "zipf", DECODE),
     Load(384, 24576, "drawn", PREFILL),
     Load(48, 768, "drawn", DECODE),
+    Load(48, 24576, "drawn", PREFILL),
     Load(6, 24, "even", DECODE),
     Load(6, 96, "drawn", DECODE, peers=True),
     Load(6, 24576, "even", PREFILL, peers=True),
