@@ -39,6 +39,8 @@ def stub_package(contract: Path) -> Stub:
     """A module and its submodules and classes, as the contract lists them."""
     content = json.loads(contract.read_text())
     stub = Stub(ModuleType(content["import"]), content["version"])
+    for name, number in content.get("constants", {}).items():
+        setattr(stub.module, name, number)
     for dotted, arguments in content["functions"].items():
         path = dotted.split(".")[1:]
         owner: Any = stub.module
@@ -59,9 +61,8 @@ def signature(arguments: list[dict[str, str]]) -> inspect.Signature:
         name = argument["name"].lstrip("*")
         stars = argument["name"][: len(argument["name"]) - len(name)]
         default = _literal(argument["default"]) if "default" in argument else inspect.Parameter.empty
-        parameters.append(
-            inspect.Parameter(name, kinds.get(stars, inspect.Parameter.POSITIONAL_OR_KEYWORD), default=default)
-        )
+        usual = inspect.Parameter.KEYWORD_ONLY if "keyword" in argument else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters.append(inspect.Parameter(name, kinds.get(stars, usual), default=default))
     return inspect.Signature(parameters)
 
 

@@ -4,7 +4,8 @@
     python tests/contracts/generate_stubs.py FOLDER_OR_WHEEL …
 
 Python functions are read from the syntax tree; functions that exist only in C++ from pybind11's `m.def(…, py::arg(…))` and the
-declaration that it names. Nothing of the package is imported or run.
+declaration that it names, those of a compiled torch library from the schemas that it registers (schemas.py). Nothing of the
+package is imported or run.
 """
 
 import argparse
@@ -18,6 +19,8 @@ from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
 
+import schemas
+
 HERE = Path(__file__).parent
 PACKAGES = {  # distribution → import name, and the modules whose names are public
     "deepinfer-flashmla": ("flash_mla", ("flash_mla_interface", "fused_norm_rope_attn_rope_cast")),
@@ -25,6 +28,20 @@ PACKAGES = {  # distribution → import name, and the modules whose names are pu
     "deepinfer-ep": ("deep_ep", ("buffers.ep", "buffers.engram")),
     "tile-kernels": ("tile_kernels", ("quant", "moe", "mhc", "engram", "transform", "config")),
     "tokenspeed-deepselect": ("deep_select", ("interface",)),
+    "torch-npu": ("torch_npu", ()),
+}
+COMPILED = {  # import name → its torch library, its table of dtypes, and the functions that the adapters call or that fit less
+    "torch_npu": (
+        "lib/libtorch_npu.so",
+        "op_plugin/meta/_meta_registrations.py",
+        (
+            "npu_quant_matmul",
+            "npu_grouped_matmul",
+            "npu_weight_quant_preprocess",
+            "npu_quant_lightning_indexer",
+            "npu_lightning_indexer",
+        ),
+    )
 }
 RE_EXPORTED = {
     "flash_mla_interface",
@@ -51,7 +68,12 @@ def contract(root: Path) -> dict[str, Any]:
     for function, arguments in cpp_functions(root / "csrc"):
         if function in exported:
             functions.setdefault(f"{name}.{function}", arguments)
-    found = {"distribution": distribution, "version": headers["Version"], "import": name}
+    found: dict[str, Any] = {"distribution": distribution, "version": headers["Version"], "import": name}
+    if name in COMPILED:
+        library, table, wanted = COMPILED[name]
+        compiled = schemas.registered(root / name / library, wanted)
+        functions.update({f"{name}.{key}": value for key, value in compiled.items()})
+        found["constants"] = schemas.constants(root / name / table)
     return {**found, "functions": dict(sorted(functions.items()))}
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import generate_stubs
 import pytest
+import schemas
 
 INIT = (
     "from ._C import (\n    gemm,\n    set_flag,\n    count,\n    elsewhere,\n)\nfrom .inner import (\n    shown,\n)\n"
@@ -73,3 +74,18 @@ def test_signatures_are_read_without_importing(package: Path) -> None:
         {"name": "size", "annotation": "int", "default": "3"},
     ]
     assert functions["made.inner.Buffer.hint"] == [{"name": "n"}]
+
+
+def test_schemas_of_a_compiled_library_are_read_from_its_text(tmp_path: Path) -> None:
+    library = tmp_path / "lib.so"
+    text = (
+        b"\0\x7fnpu_add_(Tensor(a!) y) -> ()\0npu_add(Tensor x, int[2]? sizes=[1, 2], *, bool fast=false) -> Tensor\0"
+    )
+    library.write_bytes(text)
+    assert schemas.registered(library, ("npu_add",))["npu_add"] == [
+        {"name": "x", "annotation": "Tensor"},
+        {"name": "sizes", "annotation": "int[2]?", "default": "[1, 2]"},
+        {"name": "fast", "annotation": "bool", "default": "False", "keyword": "only"},
+    ]
+    with pytest.raises(ValueError, match=r"lib.so registers no operator npu_mul"):
+        schemas.registered(library, ("npu_mul",))
