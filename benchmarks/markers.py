@@ -18,3 +18,11 @@ def between(page: str, begin: str, end: str) -> str:
 def put_between(page: str, begin: str, end: str, text: str) -> str:
     before, _, rest = page.partition(begin)
     return f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}"
+
+
+def put_lines(page: str, begin: str, end: str, lines: str) -> str:
+    """Whole lines between two marker lines, which stay as they are indented."""
+    head, _, rest = page.partition(begin)
+    inside, _, tail = rest.partition(end)
+    indent = inside.rpartition("\n")[2]
+    return f"{head}{begin}\n{lines}\n{indent}{end}{tail}"

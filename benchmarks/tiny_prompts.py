@@ -19,6 +19,7 @@ FAMILIES = {
     "recall": "recall_170/think",
     "chat": "smalltalk/think",
 }
+ALSO = {"long recall": "recall_1200/think", "plain json": "json_request"}  # a thousand tokens each; without thinking
 
 
 def prompts(family: str, count: int) -> list[np.ndarray]:
@@ -27,7 +28,7 @@ def prompts(family: str, count: int) -> list[np.ndarray]:
         names = [name for name in FAMILIES if name not in ("tool", "recall")]
         each = [prompts(name, -(-count // len(names))) for name in names]
         return [one for turn in zip(*each) for one in turn][:count]
-    return _prompts(FAMILIES[family])[:count]
+    return _prompts((FAMILIES | ALSO)[family])[:count]
 
 
 @functools.cache

@@ -19,6 +19,10 @@ MAX_VOCABULARY = 1 << 17
 _STATE_BYTES = 12032  # of shared memory, beside the logits; the source asserts that it suffices
 WIDE = ("seed_R", "position_R")  # int64
 FINE = ("temperature_R", "top_p_R", "min_p_R", "repetition_R", "frequency_R", "presence_R", "edit_biases_E")  # float64
+_FIELDS = tuple(  # name, dtype, whether it has a number for every row
+    (name, torch.int64 if name in WIDE else torch.float64 if name in FINE else torch.int32, name.endswith("_R"))
+    for name in (field.name for field in fields(SamplingRows))
+)
 
 
 def sample_rows(logits_RV: Tensor, rows: SamplingRows, *, stream: int = 0, columns: int = 0) -> SampledRows:
@@ -52,12 +56,11 @@ def sample_rows(logits_RV: Tensor, rows: SamplingRows, *, stream: int = 0, colum
 
 
 def _check_rows(num_rows: int, rows: SamplingRows) -> None:
-    for field in fields(rows):
-        tensor = getattr(rows, field.name)
-        dtype = torch.int64 if field.name in WIDE else torch.float64 if field.name in FINE else torch.int32
-        assert tensor.dtype == dtype and tensor.is_contiguous(), f"{field.name} is contiguous {dtype}"
-        assert not field.name.endswith("_R") or len(tensor) == num_rows, f"{field.name} has a number for every row"
-    assert len(rows.edit_starts_X) == num_rows + 1, "edit_starts_X has a number for every row and the end"
+    for name, dtype, each_row in _FIELDS:
+        tensor = getattr(rows, name)
+        assert tensor.dtype == dtype and tensor.is_contiguous(), f"{name} is contiguous {dtype}"
+        assert not each_row or tensor.shape[0] == num_rows, f"{name} has a number for every row"
+    assert rows.edit_starts_X.shape[0] == num_rows + 1, "edit_starts_X has a number for every row and the end"
 
 
 def noise_bits(seed: int, position: int, stream: int, first: int, count: int, device: torch.device | str) -> Tensor:
@@ -69,10 +72,12 @@ def noise_bits(seed: int, position: int, stream: int, first: int, count: int, de
 
 
 def _result(num_rows: int, columns: int, device: torch.device) -> SampledRows:
-    def ints(*size: int) -> Tensor:
-        return torch.empty(num_rows, *size, dtype=torch.int32, device=device)
-
-    return SampledRows(ints(), ints(), ints(), ints(columns), torch.empty(num_rows, columns, device=device), ints())
+    """One piece of memory."""
+    wide = num_rows * columns
+    numbers = torch.empty(4 * num_rows + 2 * wide, dtype=torch.int32, device=device)
+    *ints, ids, logprobs = numbers.split([num_rows] * 4 + [wide] * 2)
+    shape = num_rows, columns
+    return SampledRows(*ints[:3], ids.view(shape), logprobs.view(torch.float32).view(shape), ints[3])
 
 
 @cache

@@ -27,7 +27,7 @@ def accepted_lengths(token_T: Tensor, draft_SD: Tensor, start_X: Tensor) -> Tens
     return length_S
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_sequences"])  # or steps of other sizes would wait for their own compilation
 def _lengths(tokens, drafts, starts, lengths, num_sequences, depth, stride, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     """A row d that is missing or has failed leaves d tokens, one whose token is not the next draft leaves d + 1."""
     s_S = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -20,7 +20,7 @@ PLAIN = bool(triton.knobs.runtime.interpret)  # the interpreter multiplies float
 TOKEN_GROUP = 16  # token tiles that share weight rows in the second-level cache
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])  # or steps of other sizes would wait for their own compilation
 def _linear(
     x_map, weight_map, out, partials, arrivals, num_tokens, num_outputs,
     K: tl.constexpr, SEGMENTS: tl.constexpr, SPREAD: tl.constexpr,
@@ -133,8 +133,12 @@ def num_segments(num_outputs: int, num_inputs: int) -> int:
 
 def choose(num_tokens: int, num_outputs: int) -> tuple[int, int, int, int]:
     """(weight rows, tokens) of a tile, warps and stages: they change times, never bits."""
+    if num_tokens > 128 and num_outputs >= 16384:
+        tiles = -(-num_tokens // 128)
+        # an odd number of few tiles of 128 takes less time than half as many of 256, the last of them half empty
+        return (256, 128, 8, 3) if tiles % 2 and tiles < 8 else (128, 256, 8, 4)
     if num_tokens > 128:
-        return (128, 256, 8, 4) if num_outputs >= 16384 else (128, 128, 8, 5) if num_outputs > 128 else (64, 128, 4, 4)
+        return (128, 128, 8, 5) if num_outputs > 128 else (64, 128, 4, 4)
     tokens = max(16, triton.next_power_of_2(num_tokens))
     return (128 if num_outputs >= 16384 else 64), tokens, 4, 4
 

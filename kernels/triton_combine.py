@@ -12,7 +12,7 @@ from torch import Tensor
 TILE, WARPS = 512, 2  # measured on an H200
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_parts"])  # or steps of other sizes would wait for their own compilation
 def _combine(
     parts_ptr, places_ptr, shared_ptr, out_ptr, num_parts, SLOTS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
     SHARED: tl.constexpr,

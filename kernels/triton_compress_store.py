@@ -1,7 +1,7 @@
 """Compressed main keys: pooling of pairs, RMS norm, rotation, FP4 packing and the write to the main rows, in one pass.
 
-Legend: T rows of the step · E entries · K = 512 key dims = G groups of P = 8 pairs · F = 32 rope frequencies ·
-[A, B, R = 288] a store · [A, S, 2K] tails.
+Legend: T rows of the step · E entries · K key dims = G groups of P = 8 pairs · F rope frequencies ·
+[A, B, R = K / 2 + K / 16] a store · [A, S, 2K] tails.
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ from deepinfer.kernels.triton_norm_rope import (
     angles,
     check_key_facts,
     check_store,
+    check_width,
     norm_pairs,
     rotated_pairs,
     row_starts,
@@ -31,7 +32,7 @@ from deepinfer.kernels.triton_norm_rope import (
 )
 from torch import Tensor
 
-ROW_BYTES, WIDTH, FREQUENCIES, GROUP = 288, 512, 32, 16
+GROUP = 16
 TILE_ROWS, WARPS = {1: 2, 2: 1}, 1  # by ratio; measured on an H200
 MOST_PROGRAMS = 132 * 16  # that an H200 holds at once
 
@@ -101,7 +102,7 @@ def _store_keys(key_RGP, start_R, kept_R, store_ptr, GROUPS: tl.constexpr):
     tl.store(store_ptr + start_R[:, None] + GROUPS * 8 + group_G[None, :], scale_RG, mask=kept_R[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_entries"])  # or steps of other sizes would wait for their own compilation
 def _store_pairs(
     halves_ptr, newest_ptr, partner_ptr, tail_ptr, weight_ptr, rope_ptr, store_ptr, rows_ptr, latent_ptr,
     num_entries, halves_stride, tail_block_stride, tail_rows, block_stride, eps,
@@ -142,7 +143,7 @@ def _values(halves_ptr, newest_R, halves_stride, GROUPS: tl.constexpr):
     return tl.load(ptr_RGP, mask=(newest_R >= 0)[:, None, None], other=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_entries"])  # or steps of other sizes would wait for their own compilation
 def _store_tokens(
     halves_ptr, newest_ptr, weight_ptr, rope_ptr, store_ptr, rows_ptr, latent_ptr,
     num_entries, halves_stride, block_stride, eps,
@@ -186,18 +187,20 @@ def compress_store(
     """Main keys of completed entries into rows `rows_E`; returns the normed latents, bfloat16 [E, K]. As the twin, but that
     all row numbers are int32, halves are bfloat16 or float32 and tails float32.
     """
-    check_key_facts(weight_K, rope_E2F, rows_E, WIDTH, FREQUENCIES)
-    check_store(store_ABR, ROW_BYTES, alignment_bytes=16)
+    width, frequencies = len(weight_K), rope_E2F.shape[2]
+    check_width(width, frequencies, GROUP)
+    check_key_facts(weight_K, rope_E2F, rows_E, width, frequencies)
+    check_store(store_ABR, width // 2 + width // GROUP, alignment_bytes=16)
     paired, entries = partner_E is not None, len(rows_E)
-    _check_halves(halves_TX, (newest_E, partner_E) if paired else (newest_E,), entries, tail_ASX)
-    latent_EK = halves_TX.new_empty(entries, WIDTH, dtype=torch.bfloat16)
+    _check_halves(halves_TX, (newest_E, partner_E) if paired else (newest_E,), entries, tail_ASX, width)
+    latent_EK = halves_TX.new_empty(entries, width, dtype=torch.bfloat16)
     if entries:
         halves = halves_TX[:, : halves_TX.shape[1] // 2 * 2].view(_pairs(halves_TX.dtype))
         tiles = triton.cdiv(entries, TILE_ROWS[1 + paired])
         rest = (weight_K.view(torch.int32), rope_E2F, store_ABR, rows_E, latent_EK.view(torch.int32), entries)
         sizes = {
-            "BLOCK_ROWS": store_ABR.shape[1], "ROWS": TILE_ROWS[1 + paired], "GROUPS": WIDTH // GROUP,
-            "FREQUENCIES": FREQUENCIES, "WIDE": halves.dtype == torch.int64, "num_warps": WARPS, "enable_fp_fusion": False,
+            "BLOCK_ROWS": store_ABR.shape[1], "ROWS": TILE_ROWS[1 + paired], "GROUPS": width // GROUP,
+            "FREQUENCIES": frequencies, "WIDE": halves.dtype == torch.int64, "num_warps": WARPS, "enable_fp_fusion": False,
         }  # fmt: skip
         if paired:
             tail, *steps = (None, 0, 1) if tail_ASX is None else (tail_ASX.view(torch.int64), *_steps(tail_ASX))
@@ -222,17 +225,21 @@ def _steps(tail_ASX: Tensor) -> tuple[int, int]:
     return tail_ASX.stride(0) // 2, tail_ASX.shape[1]
 
 
-def _check_halves(halves_TX: Tensor, numbers: Sequence[Tensor], entries: int, tail_ASX: Tensor | None) -> None:
-    width, size = WIDTH * len(numbers), halves_TX.element_size()
+def _check_halves(
+    halves_TX: Tensor, numbers: Sequence[Tensor], entries: int, tail_ASX: Tensor | None, width: int
+) -> None:
+    size = halves_TX.element_size()
     assert halves_TX.dtype in (torch.bfloat16, torch.float32), "values and gates are bfloat16 or float32"
-    assert halves_TX.stride(1) == 1 and halves_TX.shape[1] >= width, "a row holds its value, then its gate"
+    assert halves_TX.stride(1) == 1 and halves_TX.shape[1] >= width * len(numbers), (
+        "a row holds its value, then its gate"
+    )
     assert halves_TX.stride(0) * size % 16 == 0 and halves_TX.data_ptr() % 16 == 0, "rows begin at 16 bytes"
     for of_entries in numbers:
         assert of_entries.dtype == torch.int32 and of_entries.shape == (entries,), "row numbers are int32, one an entry"
         assert of_entries.is_contiguous(), "row numbers are contiguous"
     if tail_ASX is not None:
-        assert tail_ASX.dtype == torch.float32 and tail_ASX.stride()[1:] == (2 * WIDTH, 1), "tails are float32 rows"
-        assert tail_ASX.shape[1] and tail_ASX.shape[2] == 2 * WIDTH, (
-            f"a block of tails has rows, {2 * WIDTH} numbers each"
+        assert tail_ASX.dtype == torch.float32 and tail_ASX.stride()[1:] == (2 * width, 1), "tails are float32 rows"
+        assert tail_ASX.shape[1] and tail_ASX.shape[2] == 2 * width, (
+            f"a block of tails has rows, {2 * width} numbers each"
         )
         assert tail_ASX.stride(0) % 4 == 0 and tail_ASX.data_ptr() % 16 == 0, "tails begin at 16 bytes"

@@ -16,7 +16,7 @@ GROUP = 32
 TILE_ROWS, WARPS = 4, 1  # measured on an H200
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # or steps of other sizes would wait for their own compilation
 def _engram_gather(
     codes_ptr, powers_ptr, rows_ptr, out_ptr, num_rows, ROWS: tl.constexpr, GROUPS: tl.constexpr
 ):  # fmt: skip

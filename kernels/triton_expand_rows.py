@@ -7,15 +7,14 @@ import torch
 import triton
 import triton.language as tl
 from deepinfer.kernels.triton_formats import any_power_value, as_bf16, e2m1_values, e4m3_values, pair_of_bf16
-from deepinfer.kernels.triton_norm_rope import check_store, row_starts
+from deepinfer.kernels.triton_norm_rope import check_store, check_width, row_starts
 from torch import Tensor
 
-WIDTHS = {"window": 512, "main": 512, "index": 128}
-ROW_BYTES = {"window": 528, "main": 288, "index": 68}
+GROUPS = {"window": (32, 33), "main": (16, 9), "index": (32, 17)}  # numbers and bytes that share a scale
 TILE_ROWS, WARPS = {"window": 2, "main": 4, "index": 16}, 1  # measured on an H200
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # or steps of other sizes would wait for their own compilation
 def _expand_rows(
     store_ptr, rows_ptr, out_ptr, num_rows, block_stride, BLOCK_ROWS: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, CODE_BYTES: tl.constexpr, SCALES: tl.constexpr, MAIN: tl.constexpr,
@@ -43,19 +42,22 @@ def _expand_rows(
 
 def expand_rows(kind: str, store_ABR: Tensor, rows_N: Tensor) -> Tensor:
     """bfloat16 [N, K] of the rows with numbers `rows_N` (int32); zeros where it is negative, whatever the store holds."""
-    assert kind in WIDTHS, (
-        f"expand_rows was asked for rows of kind {kind!r}; it reads {', '.join(WIDTHS)}: give one of them"
+    assert kind in GROUPS, (
+        f"expand_rows was asked for rows of kind {kind!r}; it reads {', '.join(GROUPS)}: give one of them"
     )
     assert rows_N.dtype == torch.int32 and rows_N.is_contiguous(), "row numbers are contiguous int32"
-    check_store(store_ABR, ROW_BYTES[kind], alignment_bytes=4 if kind == "index" else 16)
-    width, tile_rows = WIDTHS[kind], TILE_ROWS[kind]
+    (numbers, group_bytes), tile_rows = GROUPS[kind], TILE_ROWS[kind]
+    scales = store_ABR.shape[2] // group_bytes
+    width = scales * numbers
+    check_width(width, 0, numbers)
+    check_store(store_ABR, scales * group_bytes, alignment_bytes=4 if kind == "index" else 16)
     code_bytes = width if kind == "window" else width // 2
     out_NK = torch.empty(len(rows_N), width, dtype=torch.bfloat16, device=store_ABR.device)
     written = out_NK if kind == "window" else out_NK.view(torch.int32)  # numbers of FP4 rows are made in pairs
     if len(rows_N):
         _expand_rows[(triton.cdiv(len(rows_N), tile_rows),)](
             store_ABR, rows_N, written, len(rows_N), store_ABR.stride(0), BLOCK_ROWS=store_ABR.shape[1],
-            ROWS=tile_rows, WIDTH=width, CODE_BYTES=code_bytes, SCALES=ROW_BYTES[kind] - code_bytes,
+            ROWS=tile_rows, WIDTH=width, CODE_BYTES=code_bytes, SCALES=scales,
             MAIN=kind == "main", num_warps=WARPS,
         )  # fmt: skip
     return out_NK

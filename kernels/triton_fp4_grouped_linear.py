@@ -49,7 +49,7 @@ def _product(
     expert, first, end = _tile_of(starts_ptr, tl.program_id(1), num_experts, EXPERTS, R)
     if expert < num_experts:
         row_R, out_C = first + tl.arange(0, R), tl.program_id(0) * C + tl.arange(0, C)
-        there_R1 = (row_R < end)[:, None]
+        there_R1, real_C1 = (row_R < end)[:, None], (out_C < N)[:, None]
         source_R = tl.load(rows_ptr + row_R, mask=row_R < end, other=0) if ROWS else row_R
         weight_C = expert.to(tl.int64) * N + out_C
         column_B, byte_H, scale_G = tl.arange(0, B), tl.arange(0, B // 2), tl.arange(0, B // 32)
@@ -58,15 +58,19 @@ def _product(
         scale_CG = scale_ptr + weight_C[:, None] * (K // 32) + scale_G[None, :]
         total_RC = tl.zeros((R, C), tl.float32)
         for k in range(0, K, B):
-            codes = tl.load(codes_CH + k // 2, mask=(byte_H < (K - k) // 2)[None, :], other=0).to(tl.int32)
-            scale = tl.load(scale_CG + k // 32, mask=(scale_G < (K - k) // 32)[None, :], other=0).to(tl.int32)
+            codes = tl.load(codes_CH + k // 2, mask=real_C1 & (byte_H < (K - k) // 2)[None, :], other=0).to(tl.int32)
+            scale = tl.load(scale_CG + k // 32, mask=real_C1 & (scale_G < (K - k) // 32)[None, :], other=0).to(tl.int32)
             x = tl.load(x_RB + k, mask=there_R1 & (column_B < K - k)[None, :], other=0.0)
             weight_BC = tl.trans(_weight_tile(codes, scale, C, B))
             if PLAIN:  # the interpreter takes bfloat16 operands for integers
                 total_RC = tl.dot(x.to(tl.float32), weight_BC, total_RC)
             else:
                 total_RC = tl.dot(x, weight_BC.to(tl.bfloat16), total_RC)
-        tl.store(out_ptr + row_R.to(tl.int64)[:, None] * N + out_C[None, :], as_bf16(total_RC), mask=there_R1)
+        tl.store(
+            out_ptr + row_R.to(tl.int64)[:, None] * N + out_C[None, :],
+            as_bf16(total_RC),
+            mask=there_R1 & (out_C < N)[None, :],
+        )
 
 
 def fp4_grouped_linear(x_TK: Tensor, rows_P: Tensor | None, starts_E1: Tensor, weight: Fp4Experts) -> Tensor:
@@ -81,7 +85,6 @@ def fp4_grouped_linear(x_TK: Tensor, rows_P: Tensor | None, starts_E1: Tensor, w
     (experts, outputs, half), columns = weight.codes_ENB.shape, x_TK.shape[1]
     assert x_TK.dtype == torch.bfloat16 and x_TK.is_contiguous(), "x is contiguous bfloat16"
     assert columns == 2 * half and columns % 32 == 0, f"x has the {2 * half} columns of the weight, groups of 32"
-    assert outputs % TILE_OUTPUTS == 0, f"weight rows come by {TILE_OUTPUTS}"
     assert weight.codes_ENB.is_contiguous() and weight.scale_ENG.is_contiguous(), "codes and scales are contiguous"
     assert rows_P is None or (rows_P.dtype == torch.int32 and rows_P.is_contiguous()), "rows are contiguous int32"
     assert starts_E1.dtype == torch.int32 and starts_E1.shape == (experts + 1,), (
@@ -91,7 +94,7 @@ def fp4_grouped_linear(x_TK: Tensor, rows_P: Tensor | None, starts_E1: Tensor, w
     out_PN = x_TK.new_empty(num_rows, outputs)
     if num_rows:
         grid = (
-            outputs // TILE_OUTPUTS,
+            triton.cdiv(outputs, TILE_OUTPUTS),
             num_rows // TILE_ROWS + min(experts, num_rows),
         )  # as many tiles as there may be
         _product[grid](

@@ -1,6 +1,6 @@
 """Index keys: RMS norm, rotation of the last dims, FP4 packing and the write to the index rows, in one pass.
 
-Legend: E entries · K = 128 key dims = G groups of 16 pairs · F = 32 rope frequencies · [A, B, R = 68] a store.
+Legend: E entries · K key dims = G groups of 16 pairs · F rope frequencies · [A, B, R = K / 2 + K / 32] a store.
 """
 
 import torch
@@ -19,6 +19,7 @@ from deepinfer.kernels.triton_norm_rope import (
     angles,
     check_key_rows,
     check_store,
+    check_width,
     norm_pairs,
     rotated_pairs,
     row_starts,
@@ -26,11 +27,11 @@ from deepinfer.kernels.triton_norm_rope import (
 )
 from torch import Tensor
 
-ROW_BYTES, WIDTH, FREQUENCIES, GROUP = 68, 128, 32, 32
+GROUP = 32
 TILE_ROWS, WARPS = 4, 1  # measured on an H200
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # or steps of other sizes would wait for their own compilation
 def _index_store(
     key_ptr, weight_ptr, rope_ptr, store_ptr, rows_ptr, num_rows, key_stride, block_stride, eps,
     BLOCK_ROWS: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, FREQUENCIES: tl.constexpr,
@@ -59,12 +60,14 @@ def index_store(
     key_EK: Tensor, weight_K: Tensor, eps: float, rope_E2F: Tensor, store_ABR: Tensor, rows_E: Tensor
 ) -> None:
     """Index keys (bfloat16) into rows `rows_E` (int32, -1: nowhere)."""
-    check_key_rows(key_EK, weight_K, rope_E2F, rows_E, WIDTH, FREQUENCIES)
-    check_store(store_ABR, ROW_BYTES, alignment_bytes=4)
+    width, frequencies = len(weight_K), rope_E2F.shape[2]
+    check_width(width, frequencies, GROUP)
+    check_key_rows(key_EK, weight_K, rope_E2F, rows_E, width, frequencies)
+    check_store(store_ABR, width // 2 + width // GROUP, alignment_bytes=4)
     if len(rows_E):
         _index_store[(triton.cdiv(len(rows_E), TILE_ROWS),)](
             key_EK.view(torch.int32), weight_K.view(torch.int32), rope_E2F, store_ABR, rows_E, len(rows_E),
             key_EK.stride(0) // 2, store_ABR.stride(0), eps,
-            BLOCK_ROWS=store_ABR.shape[1], ROWS=TILE_ROWS, GROUPS=WIDTH // GROUP, FREQUENCIES=FREQUENCIES,
+            BLOCK_ROWS=store_ABR.shape[1], ROWS=TILE_ROWS, GROUPS=width // GROUP, FREQUENCIES=frequencies,
             num_warps=WARPS, enable_fp_fusion=False,
         )  # fmt: skip

@@ -23,9 +23,10 @@ from deepinfer.ops.norm_quantise import Quantised
 GROUP = 32
 # width → rows and warps of a program; measured on an H200
 TILES = {5120: (1, 4), 1280: (1, 1), 512: (4, 2), 128: (8, 1)}
+ANY_TILE = (1, 4)  # of other widths
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # or steps of other sizes would wait for their own compilation
 def _norm_quantise(
     x_ptr, weight_ptr, normed_ptr, grid_ptr, codes_ptr, powers_ptr, num_rows, x_stride, eps,
     ROWS: tl.constexpr, PIECES: tl.constexpr, GROUPS: tl.constexpr,
@@ -75,14 +76,14 @@ def norm_quantise(
     """
     rows, width = x_TD.shape
     assert x_TD.dtype == weight_D.dtype == torch.bfloat16, "rows and weight are bfloat16"
-    assert width in TILES, f"rows are {', '.join(map(str, TILES))} wide, not {width}"
+    assert width % GROUP == 0 < width, f"rows are whole groups of {GROUP} wide, not {width}"
     assert x_TD.stride(1) == 1 and x_TD.stride(0) % 8 == 0 and x_TD.data_ptr() % 16 == 0, "rows begin at 16 bytes"
     assert weight_D.is_contiguous() and weight_D.shape == (width,) and weight_D.data_ptr() % 4 == 0, (
         f"norm_quantise was given a weight {tuple(weight_D.shape)} for rows of {width}; it is read in pairs: give a contiguous "
         f"one [{width}] that begins at 4 bytes"
     )
     assert normed + grid + codes > 0, "at least one form is asked for"
-    tile_rows, warps = TILES[width]
+    tile_rows, warps = TILES.get(width, ANY_TILE)
     groups = min(GROUP, width // GROUP & -(width // GROUP))
     out = Quantised(
         normed_TD=x_TD.new_empty(rows, width) if normed else None,

@@ -80,9 +80,18 @@ def check_key_facts(weight_K: Tensor, rope_T2F: Tensor, rows_T: Tensor, width: i
     assert rows_T.dtype == torch.int32 and rows_T.is_contiguous(), "row numbers are contiguous int32"
 
 
+def check_width(width: int, frequencies: int, group: int) -> None:
+    """Assert that rows of keys have a number of groups that a register tile may have, and hold what is turned."""
+    assert width % group == 0 < width and width & (width - 1) == 0 and frequencies * 2 <= width, (
+        f"a key has a power of two of numbers, from {group} on, and no more of them are turned: not {width} and "
+        f"{2 * frequencies}"
+    )
+
+
 def check_store(store_ABR: Tensor, row_bytes: int, alignment_bytes: int) -> None:
-    """Assert that rows of `row_bytes` lie side by side in blocks that begin at `alignment_bytes`."""
+    """Assert that rows of `row_bytes` lie side by side in blocks that begin at `alignment_bytes`, or where such rows may."""
     assert store_ABR.dtype == torch.uint8 and store_ABR.shape[2] == row_bytes, f"a stored row has {row_bytes} bytes"
     assert store_ABR.stride()[1:] == (row_bytes, 1) and store_ABR.shape[1], "a block has rows, and they are adjacent"
-    aligned = store_ABR.stride(0) % 16 == 0 and store_ABR.data_ptr() % alignment_bytes == 0
-    assert aligned, f"blocks are multiples of 16 bytes and begin at {alignment_bytes} bytes"
+    alignment_bytes = min(alignment_bytes, row_bytes & -row_bytes)
+    aligned = store_ABR.stride(0) % alignment_bytes == 0 and store_ABR.data_ptr() % alignment_bytes == 0
+    assert aligned, f"blocks and their rows begin at multiples of {alignment_bytes} bytes"

@@ -24,7 +24,7 @@ GROUP = 32
 TILE_GROUPS, WARPS = 32, 2  # measured on an H200
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_groups"])  # or steps of other sizes would wait for their own compilation
 def _quantise(
     x_ptr, grid_ptr, codes_ptr, powers_ptr, num_groups, x_stride,
     ROW_GROUPS: tl.constexpr, TILE: tl.constexpr, GRID: tl.constexpr, CODES: tl.constexpr,

@@ -38,7 +38,7 @@ def rotate_quantise_index_q(q_TIK: Tensor, rope_T2F: Tensor, out_TIK: Tensor | N
     return out_TIK
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["lines"])  # or steps of other sizes would wait for their own compilation
 def _rotate_quantise(q_ptr, rope_ptr, out_ptr, lines, heads, LINES: tl.constexpr):
     line_L = tl.program_id(0) * LINES + tl.arange(0, LINES)
     there_L11 = (line_L < lines)[:, None, None]

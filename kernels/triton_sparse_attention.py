@@ -52,7 +52,8 @@ def sparse_attention(
         q_THK.view(torch.int32), _words(window_ABR), window_rows_TW, _words(selected_ABR), selected_rows_TS,
         sink_H, rope_T2F, out_THK.view(torch.int32) if splits == 1 else partial, scale * LOG2E,
         *_places(window_ABR), window_rows_TW.stride(0), *_places(selected_ABR), selected_rows_TS.stride(0),
-        HEADS=heads, PAIRS=head_dim // 2, FREQUENCIES=rope_T2F.shape[2], WINDOW=window_rows_TW.shape[1],
+        HEADS=heads, PADDED=max(16, triton.next_power_of_2(heads)), PAIRS=head_dim // 2,
+        FREQUENCIES=rope_T2F.shape[2], WINDOW=window_rows_TW.shape[1],
         SELECTED=selected_rows_TS.shape[1], WINDOW_KIND=row_kind(window_ABR, head_dim),
         SELECTED_KIND=row_kind(selected_ABR, head_dim), SPLITS=splits, BLOCK=BLOCK,
         OPERAND=tl.bfloat16 if q_THK.is_cuda else tl.float32, num_warps=8, num_stages=1,
@@ -138,20 +139,22 @@ def _attend(
     q, window, window_rows, selected, selected_rows, sink, rope, out, scale,
     window_inner, window_outer_stride, window_stride, window_list_stride,
     selected_inner, selected_outer_stride, selected_stride, selected_list_stride,
-    HEADS: tl.constexpr, PAIRS: tl.constexpr, FREQUENCIES: tl.constexpr, WINDOW: tl.constexpr, SELECTED: tl.constexpr,
+    HEADS: tl.constexpr, PADDED: tl.constexpr, PAIRS: tl.constexpr, FREQUENCIES: tl.constexpr, WINDOW: tl.constexpr,
+    SELECTED: tl.constexpr,
     WINDOW_KIND: tl.constexpr, SELECTED_KIND: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
     OPERAND: tl.constexpr,
 ):  # fmt: skip
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    head, pair, slot = tl.arange(0, HEADS), tl.arange(0, PAIRS), tl.arange(0, BLOCK)
-    words = tl.load(q + row * HEADS * PAIRS + head[:, None] * PAIRS + pair[None, :])
+    head, pair, slot = tl.arange(0, PADDED), tl.arange(0, PAIRS), tl.arange(0, BLOCK)
+    real = head < HEADS
+    words = tl.load(q + row * HEADS * PAIRS + head[:, None] * PAIRS + pair[None, :], mask=real[:, None], other=0)
     cos, sin = _rope(rope, row, PAIRS, FREQUENCIES)
     even, odd = (words << 16).to(tl.float32, bitcast=True), (words & -65536).to(tl.float32, bitcast=True)
     even, odd = _turn(even, odd, cos, sin)
     q_even, q_odd = even.to(tl.bfloat16).to(OPERAND), odd.to(tl.bfloat16).to(OPERAND)
-    peak = tl.load(sink + head) * 1.4426950408889634
-    mass = tl.where(split == 0, 1.0, 0.0) + tl.zeros((HEADS,), tl.float32)
-    total_even, total_odd = tl.zeros((HEADS, PAIRS), tl.float32), tl.zeros((HEADS, PAIRS), tl.float32)
+    peak = tl.load(sink + head, mask=real, other=0.0) * 1.4426950408889634
+    mass = tl.where(split == 0, 1.0, 0.0) + tl.zeros((PADDED,), tl.float32)
+    total_even, total_odd = tl.zeros((PADDED, PAIRS), tl.float32), tl.zeros((PADDED, PAIRS), tl.float32)
     BLOCKS: tl.constexpr = (WINDOW + SELECTED) // BLOCK
     for block in range(split * BLOCKS // SPLITS, (split + 1) * BLOCKS // SPLITS):
         if block * BLOCK < WINDOW:
@@ -174,13 +177,14 @@ def _attend(
         total_odd = tl.dot(weights, k_odd, total_odd * fade[:, None])
     if SPLITS == 1:
         even, odd = _turn(total_even / mass[:, None], total_odd / mass[:, None], cos, -sin)
-        tl.store(out + row * HEADS * PAIRS + head[:, None] * PAIRS + pair[None, :], _pack(even, odd))
+        place = out + row * HEADS * PAIRS + head[:, None] * PAIRS + pair[None, :]
+        tl.store(place, _pack(even, odd), mask=real[:, None])
     else:
         place = out + ((row * SPLITS + split) * HEADS + head) * (2 * PAIRS + 2)
-        tl.store(place[:, None] + pair[None, :], total_even)
-        tl.store(place[:, None] + PAIRS + pair[None, :], total_odd)
-        tl.store(place + 2 * PAIRS, peak)
-        tl.store(place + 2 * PAIRS + 1, mass)
+        tl.store(place[:, None] + pair[None, :], total_even, mask=real[:, None])
+        tl.store(place[:, None] + PAIRS + pair[None, :], total_odd, mask=real[:, None])
+        tl.store(place + 2 * PAIRS, peak, mask=real)
+        tl.store(place + 2 * PAIRS + 1, mass, mask=real)
 
 
 @triton.jit

@@ -1,6 +1,6 @@
 """Window keys: RMS norm, rotation of the last dims, FP8 packing and the write to ring rows, in one pass.
 
-Legend: T rows · K = 512 key dims = G groups of P = 16 pairs · F = 32 rope frequencies · [A, B, R = 528] rings.
+Legend: T rows · K key dims = G groups of P = 16 pairs · F rope frequencies · [A, B, R = K + K / 32] rings.
 """
 
 import torch
@@ -18,6 +18,7 @@ from deepinfer.kernels.triton_norm_rope import (
     angles,
     check_key_rows,
     check_store,
+    check_width,
     norm_pairs,
     rotated_pairs,
     row_starts,
@@ -25,11 +26,11 @@ from deepinfer.kernels.triton_norm_rope import (
 )
 from torch import Tensor
 
-ROW_BYTES, WIDTH, FREQUENCIES, GROUP = 528, 512, 32, 32
+GROUP = 32
 TILE_ROWS, WARPS = 4, 1  # measured on an H200
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # or steps of other sizes would wait for their own compilation
 def _store_window(
     key_ptr, weight_ptr, rope_ptr, store_ptr, rows_ptr, out_ptr, num_rows, key_stride, block_stride, eps,
     BLOCK_ROWS: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, FREQUENCIES: tl.constexpr, KEYS: tl.constexpr,
@@ -72,15 +73,16 @@ def norm_rope_store_window(
 
     `key_TK` may be a slice of columns.
     """
-    check_key_rows(key_TK, weight_K, rope_T2F, rows_T, WIDTH, FREQUENCIES)
-    check_store(store_ABR, ROW_BYTES, alignment_bytes=16)
-    rows = key_TK.shape[0]
-    out_TK = key_TK.new_empty(rows, WIDTH) if keys else None
+    rows, width, frequencies = len(key_TK), len(weight_K), rope_T2F.shape[2]
+    check_width(width, frequencies, 2 * GROUP)  # codes are written in pairs, so a row has an even number of bytes
+    check_key_rows(key_TK, weight_K, rope_T2F, rows_T, width, frequencies)
+    check_store(store_ABR, width + width // GROUP, alignment_bytes=16)
+    out_TK = key_TK.new_empty(rows, width) if keys else None
     if rows:
         _store_window[(triton.cdiv(rows, TILE_ROWS),)](
             key_TK.view(torch.int32), weight_K.view(torch.int32), rope_T2F, store_ABR, rows_T,
             None if out_TK is None else out_TK.view(torch.int32), rows, key_TK.stride(0) // 2, store_ABR.stride(0),
-            eps, BLOCK_ROWS=store_ABR.shape[1], ROWS=TILE_ROWS, GROUPS=WIDTH // GROUP, FREQUENCIES=FREQUENCIES, KEYS=keys,
+            eps, BLOCK_ROWS=store_ABR.shape[1], ROWS=TILE_ROWS, GROUPS=width // GROUP, FREQUENCIES=frequencies, KEYS=keys,
             num_warps=WARPS, enable_fp_fusion=False,
         )  # fmt: skip
     return out_TK

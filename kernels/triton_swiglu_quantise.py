@@ -27,7 +27,7 @@ def _activated(gate, up, limit):
     return gate * sigmoid(gate) * tl.clamp(up, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # or steps of other sizes would wait for their own compilation
 def _swiglu_quantise(
     h_ptr, weight_ptr, out_ptr, used_ptr, num_rows, limit,
     ROWS: tl.constexpr, GROUPS: tl.constexpr, INNER: tl.constexpr, WEIGHTED: tl.constexpr, COUNTED: tl.constexpr,

@@ -47,6 +47,10 @@ def run(spec: Spec, invocation: Invocation) -> int:
     if invocation.format not in ("text", "json"):
         asked = f"format={invocation.format}"
         raise Refused([Problem(asked=asked, found="bench prints text or json", fix="format=json")])
+    if spec.task.slice == "rank":
+        from deepinfer.cli.bench_slice import run as run_slice
+
+        return run_slice(spec, invocation)
     facts = probe(spec)
     plan, workload, notes = fitted(spec, facts, invocation.choices)
     refuse_to_run(plan, spec, missing(plan, facts), missing_libraries(plan, facts.machine))

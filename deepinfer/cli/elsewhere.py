@@ -21,4 +21,7 @@ def of_another_option(key: str) -> Problem | None:
     if not options:
         return None
     found, why = "no such key with the options that are chosen", f"it belongs to {group}={listed(options)}"
-    return Problem(asked=f"explain={key}", found=found, why=why, fix=f"plan {group}={options[0]} explain={home}")
+    fix = f"plan {group}={options[0]} explain={home}"
+    if group == "task":  # the verb chooses it, and only plan explains
+        why, fix = f"it is a key of deepinfer {listed(options)}, whose help tells of it", f"deepinfer {options[0]} --help"
+    return Problem(asked=f"explain={key}", found=found, why=why, fix=fix)

@@ -72,7 +72,8 @@ def run(spec: Spec, invocation: Invocation) -> int:
 
     with LLM.from_plan(plan, asked=asked) as llm:
         if llm.warm_up_s > NOTABLE_S:
-            _say([f"compiled the CPU kernels in {llm.warm_up_s:.0f} s; later runs find them in the cache"])
+            kind = "CPU" if plan.hardware.kind == "cpu" else "GPU"
+            _say([f"compiled the {kind} kernels in {llm.warm_up_s:.0f} s; later runs find them in the cache"])
         _say(llm.take_notices())
         if invocation.prompts is not None:
             code = run_file(llm, plan, invocation, thinking=thinking)

@@ -145,7 +145,11 @@ def _sequence(kind: Any, value: Any, path: str, problems: list[Problem]) -> tupl
         fix = listed_value(path, value) if isinstance(value, str | int | float) else ""
         problems.append(Problem(asked=f"{path}={show(value)}", found=f"found {say(value)}, wanted a list", fix=fix))
         return ()
-    return tuple(_value(item_kind, item, f"{path}[{index}]", problems) for index, item in enumerate(value))
+    found: list[Problem] = []
+    items = tuple(_value(item_kind, item, f"{path}[{index}]", found) for index, item in enumerate(value))
+    whole = fitting_list(item_kind, value, path) if found else ""
+    problems += [replace(problem, fix=problem.fix or whole) for problem in found]
+    return items
 
 
 def _leaf(kind: Any, value: Any, path: str, problems: list[Problem]) -> Any:
@@ -176,7 +180,8 @@ def _unknown(struct: Any, known: list[str], key: str, value: Any, path: str) -> 
             options = [option for kind in others for option in options_of_kind(path.rpartition(".")[2], kind)]
             why = f"it belongs to {path}={listed(options or others)}"
             key_too = "" if isinstance(leaf, dict) else f" {_choosing(full, text) or typed_legal(full, leaf)}"
-            fix = f"{_chosen(path)}={options[0]}{key_too}" if options else ""
+            chosen = f"deepinfer {options[0]}" if path == "task" else f"{_chosen(path)}={options[0]}" if options else ""
+            fix = f"{chosen}{key_too}{' …' * (path == 'task')}" if options else ""
         elif elsewhere and not why:
             why, fix = "the key lives in a group", "" if isinstance(leaf, dict) else typed_legal(elsewhere[0], leaf)
     tag = _tag(struct)

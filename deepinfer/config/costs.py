@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from deepinfer.config.chips import Fact
-from deepinfer.config.leaves import Component, Seconds, Text
+from deepinfer.config.leaves import BytesPerSecond, Component, FlopsPerSecond, Positive, Seconds, Text
 
 PartOf = Annotated[float, Meta(gt=0, le=1)]
 
@@ -29,12 +29,40 @@ class Shares(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     whole_steps: bool  # measured on an engine's steps rather than on kernels: no system share is taken off again
 
 
+class KernelFigures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long one of our kernels takes; the formula is in plan/cost/kernel_time.py."""
+
+    fixed_s: Seconds
+    bytes_per_s: BytesPerSecond
+    flops_per_s: FlopsPerSecond | None = None  # null: it computes next to nothing
+    power: float = 1.0
+    length_s: Seconds = 0.0
+    exponent: float = 1.0
+    most_waves: float = 1.0
+
+
+class OwnKernels(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Our own kernels on one chip, timed one by one; a step is the sum of its launches."""
+
+    device: Text
+    chip: Text  # the name of its data sheet in conf/hardware
+    source: Text  # file and commit
+    date: Text
+    sheet_bytes_per_s: BytesPerSecond  # of the chip when they were timed; other figures of it scale them
+    sheet_flops_per_s: FlopsPerSecond  # in bf16
+    multiprocessors: Positive
+    hidden_size: Positive  # of the model whose widths they were timed at
+    layer_latency_s: Fact[Seconds]  # what torch's own small operations between kernels take in a layer
+    kernels: dict[str, KernelFigures]
+
+
 class CalibratedCost(Cost, frozen=True, kw_only=True, tag="calibrated"):
     """Shares of the data sheet that public tables and our own measurements show, by architecture."""
 
     system_share: Fact[PartOf]  # what an engine makes of its kernels: the one value that is fitted to published figures
     stand_in: Text  # architecture whose shares the others take
     architectures: dict[str, Shares]  # architecture → shares, each with its source; see docs/costs.md
+    own_kernels: dict[str, OwnKernels]  # by chip; used where all ops of a plan are ours and the model has their widths
 
 
 class MeasuredCost(Cost, frozen=True, kw_only=True, tag="measured"):

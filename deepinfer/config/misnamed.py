@@ -12,7 +12,7 @@ from typing import Any, get_origin
 from deepinfer.config.coerce import coerce, union_members
 from deepinfer.config.keys import leaf_keys, places, text_keys
 from deepinfer.config.nearest_legal import legal, nearest_legal
-from deepinfer.config.quoting import quoted, shell, typed
+from deepinfer.config.quoting import listed_value, quoted, shell, typed
 from deepinfer.config.specs import Spec
 
 _DEGREES = "the degrees are parallel.attention_dp, parallel.context and parallel.expert"
@@ -172,6 +172,14 @@ def fitting(kind: Any, value: Any, path: str) -> str:
         )  # JSON, which these keys take as it stands
     close = nearest_legal(value, kind) if path in leaf_keys() else None  # no item of a list or name of a mapping
     return "" if close is None else typed(path, close)
+
+
+def fitting_list(kind: Any, values: list[Any], path: str) -> str:
+    """The override with each item of a list that does not fit replaced by the nearest that does; empty where there is none."""
+    if path not in leaf_keys() or not all(isinstance(value, str | int | float) for value in values):
+        return ""
+    found = [legal(value, kind) for value in values]
+    return "" if None in found else listed_value(path, *dict.fromkeys(found))
 
 
 def explainable(word: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from deepinfer.config.ranges import SLIPS
 from deepinfer.config.units import UNITS
 
 AUTO = "auto"
+NONE = "none"  # suggested last: who types a value wants something
 WORDS_OF_BOOL = {"yes": True, "on": True, "y": True, "1": True, "no": False, "off": False, "n": False, "0": False}
 
 
@@ -60,7 +61,7 @@ def _candidates(value: Any, kind: Any) -> list[Any]:
         found += [close] if close else []
         found += [WORDS_OF_BOOL[value.lower()]] if value.lower() in WORDS_OF_BOOL and bool in members else []
     found += [AUTO] if AUTO in words else []
-    found += words[:1]
+    found += sorted(words, key=lambda word: word == NONE)[:1]
     return [*found, None] if NoneType in members and not found else found
 
 

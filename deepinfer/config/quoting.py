@@ -16,9 +16,9 @@ def typed(key: str, value: Any) -> str:
     return shell(f"{key}={value}" if not value or _PLAIN.fullmatch(value) else quoted(key, value))
 
 
-def listed_value(key: str, value: str | float) -> str:
-    """An override of a key with a list of this one value."""
-    return shell(f"{key}=[{as_item(str(value))}]")
+def listed_value(key: str, *values: str | float) -> str:
+    """An override of a key with a list of these values."""
+    return shell(f"{key}=[{','.join(as_item(str(value)) for value in values)}]")
 
 
 def as_item(text: str) -> str:

@@ -42,7 +42,13 @@ class Load(Task, frozen=True, kw_only=True):
 
 
 class Bench(Load, frozen=True, kw_only=True, tag="bench"):
-    pass
+    """With slice=rank no load is sent: the steps of one rank of the layout are timed, alone on this machine's device."""
+
+    slice: Literal["none", "rank"]  # rank: no load is sent, the steps of one rank of the layout are timed alone
+    slice_sequences: tuple[Positive, ...]  # rank: sequences of a decode step
+    slice_contexts: tuple[Positive, ...]  # rank: tokens of each of them
+    slice_prompts: tuple[Positive, ...]  # rank: tokens of a prompt
+    slice_routing: tuple[Literal["balanced", "skewed"], ...]  # rank: how rows choose experts
 
 
 class Simulate(Task, frozen=True, kw_only=True, tag="simulate"):

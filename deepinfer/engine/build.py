@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from deepinfer.engine.build_grammar import build_grammar, why_no_grammar
-from deepinfer.engine.build_model import checkpoint_folder, load_model
+from deepinfer.engine.build_local import local_parts
+from deepinfer.engine.build_model import checkpoint_folder
 from deepinfer.engine.build_prefix import build_prefix
-from deepinfer.engine.build_speculation import build_lengths, build_speculation, decode_state
+from deepinfer.engine.build_speculation import build_lengths, decode_state
 from deepinfer.engine.device import TimedExecutor
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.executor_simulated import SimulatedExecutor
@@ -20,7 +23,9 @@ from deepinfer.sampling.tokenizer import BpeTokenizer
 
 if TYPE_CHECKING:
     from deepinfer.model.cache_storage import ModelCache
+    from deepinfer.model.fused.model import FusedModel
     from deepinfer.model.v41 import V41Model
+    from deepinfer.ops.device import DeviceOps
     from deepinfer.plan.types import Node, Plan
     from deepinfer.sampling.sampler import Sampler
 
@@ -32,7 +37,7 @@ class EngineGraph:
     plan: Plan
     limits: EngineLimits
     tokenizer: BpeTokenizer | None
-    model: V41Model | None
+    model: V41Model | FusedModel | None
     cache: ModelCache | None
     sampler: Sampler | None
     executor: TimedExecutor
@@ -41,74 +46,52 @@ class EngineGraph:
     notices: tuple[str, ...] = ()  # what the user should know of how it was built
 
 
-def build_graph(plan: Plan, *, poison_freed: bool = False) -> EngineGraph:
+def build_graph(plan: Plan, *, poison_freed: bool = False, device_ops: DeviceOps | None = None) -> EngineGraph:
     """Load the weights, allocate the caches, wire the parts.
 
-    `poison_freed` fills every freed block and slot with NaN bytes, for tests. Raises Refused for options whose code is not
-    in this version, CheckpointErrors and HubError where the weights cannot be had.
+    For tests: `poison_freed` fills every freed block and slot with NaN bytes, and `device_ops` builds the engine of an
+    accelerator from these operations on the plan's CPU. Raises Refused for options whose code is not in this version,
+    CheckpointErrors and HubError where the weights cannot be had.
     """
     refuse_unbuilt(plan)
     limits = limits_of(plan)
     if is_simulated(plan):
         return _simulated(plan, limits, poison_freed)
-    from deepinfer.engine.executor_local import LocalExecutor
-    from deepinfer.model.cache_storage import ModelCache
-    from deepinfer.model.warm_up import warm_up
-    from deepinfer.sampling.sampler import Sampler
-
     folder = checkpoint_folder(plan)
     tokenizer = _tokenizer_in(folder)
-    loaded = load_model(plan, folder)
-    memory = plan.memory[0]
-    cache = ModelCache(
-        plan.model.config,
-        plan.cache,
-        num_blocks=memory.num_blocks,
-        num_slots=memory.num_state_slots,
-        num_snapshots=memory.num_snapshots,
-    )
-    sampler = Sampler(
-        limits.vocab_size,
-        limits.max_num_seqs,
-        limits.eos_token_ids,
-        tokenizer.text_bytes(limits.vocab_size) if tokenizer else None,
-    )
-    warm_up_s = warm_up(loaded.model) if any(choice.backend == "native" for choice in plan.ops) else 0.0
+    sampler = _sampler(limits, tokenizer)
     grammar = build_grammar(plan, tokenizer)
-    speculation = build_speculation(plan, loaded, cache, sampler, folder)
-    local = LocalExecutor(
-        loaded.model,
-        cache,
-        sampler,
-        speculation.verifier,
-        decode_state(plan, limits),
-        drafter=speculation.drafter,
-        grammar=grammar,
-        threads=plan.numerics.threads,
-    )
-    lengths, notices = build_lengths(plan, limits, local)
-    executor: TimedExecutor = local
-    if limits.async_depth:
-        executor = ThreadedExecutor(local)
+    made = plan, limits, folder, sampler, grammar
+    if device_ops is None and plan.hardware.kind != "cuda":
+        parts = local_parts(*made)
+    else:
+        from deepinfer.engine.build_device import device_parts
+
+        parts = device_parts(*made, device_ops)
+    limits = structs.replace(limits, num_blocks=parts.num_blocks)
+    lengths, notices = build_lengths(plan, limits, parts.executor)
+    executor: TimedExecutor = parts.executor
+    if limits.async_depth and parts.waits:
+        executor = ThreadedExecutor(parts.executor)
     return EngineGraph(
         plan=plan,
         limits=limits,
         tokenizer=tokenizer,
-        model=loaded.model,
-        cache=cache,
+        model=parts.model,
+        cache=parts.cache,
         sampler=sampler,
         executor=executor,
         engine=Engine(
             executor,
             limits,
             lengths=lengths,
-            prefix=build_prefix(plan),
+            prefix=build_prefix(plan, limits.num_blocks),
             grammar=grammar,
             no_grammar=why_no_grammar(plan),
             poison_freed=poison_freed,
         ),
-        warm_up_s=warm_up_s,
-        notices=(*speculation.notices, *notices),
+        warm_up_s=parts.warm_up_s,
+        notices=(*parts.notices, *notices),
     )
 
 
@@ -151,7 +134,7 @@ def _simulated(plan: Plan, limits: EngineLimits, poison_freed: bool) -> EngineGr
         executor,
         limits,
         lengths=lengths,
-        prefix=build_prefix(plan),
+        prefix=build_prefix(plan, limits.num_blocks),
         no_grammar=why_no_grammar(plan),
         poison_freed=poison_freed,
         clock=executor.clock.now,
@@ -167,6 +150,13 @@ def _simulated(plan: Plan, limits: EngineLimits, poison_freed: bool) -> EngineGr
         executor=executor,
         engine=engine,
     )
+
+
+def _sampler(limits: EngineLimits, tokenizer: BpeTokenizer | None) -> Sampler:
+    from deepinfer.sampling.sampler import Sampler
+
+    words = tokenizer.text_bytes(limits.vocab_size) if tokenizer else None
+    return Sampler(limits.vocab_size, limits.max_num_seqs, limits.eos_token_ids, words)
 
 
 def _tokenizer_in(folder: Path | None) -> BpeTokenizer | None:

@@ -43,7 +43,7 @@ def checkpoint_folder(plan: Plan) -> Path | None:
 
         repo, _, revision = model.location.partition("@")
         with showing_bytes(f"fetching {model.location}") as report:
-            return fetch_checkpoint(repo, revision, names=_tensor_names(plan), progress=report)
+            return fetch_checkpoint(repo, revision, names=tensor_names(plan), progress=report)
     shipped = shipped_folder(model.name)
     return shipped if shipped.is_dir() else None
 
@@ -55,7 +55,7 @@ def load_model(plan: Plan, folder: Path | None) -> LoadedModel:
     from deepinfer.model.v41 import V41Model
 
     config, numerics = plan.model.config, plan.numerics
-    names, dtype = _tensor_names(plan), getattr(torch, numerics.dtype)
+    names, dtype = tensor_names(plan), getattr(torch, numerics.dtype)
     torch.set_num_threads(numerics.threads)
     if plan.model.weights == "dummy":
         from deepinfer.model.checkpoint.dummy import dummy_weights
@@ -69,7 +69,7 @@ def load_model(plan: Plan, folder: Path | None) -> LoadedModel:
         assert folder is not None, "a checkpoint has a folder"
         checkpoint = open_checkpoint(folder)
         weights = load_weights(checkpoint, names, dtype=dtype)
-        classes = _classes(checkpoint)
+        classes = token_classes(checkpoint)
     ops = _ops(plan)
     model = V41Model(
         config,
@@ -84,7 +84,7 @@ def load_model(plan: Plan, folder: Path | None) -> LoadedModel:
     return LoadedModel(model, weights, ops)
 
 
-def _classes(checkpoint: Checkpoint) -> np.ndarray | None:
+def token_classes(checkpoint: Checkpoint) -> np.ndarray | None:
     from deepinfer.model.checkpoint.errors import CheckpointErrors
 
     if checkpoint.engram_classes is None and checkpoint.config.engram_layer_ids:
@@ -93,7 +93,7 @@ def _classes(checkpoint: Checkpoint) -> np.ndarray | None:
     return checkpoint.engram_classes
 
 
-def _tensor_names(plan: Plan) -> list[str]:
+def tensor_names(plan: Plan) -> list[str]:
     """Weights that this plan computes with: the draft module only where something is drafted."""
     from deepinfer.model.checkpoint.weights import weight_specs
 

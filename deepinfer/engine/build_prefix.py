@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from deepinfer.plan.types import Plan
 
 
-def build_prefix(plan: Plan) -> PrefixCache | None:
-    """None where nothing is kept for later requests."""
+def build_prefix(plan: Plan, num_blocks: int | None = None) -> PrefixCache | None:
+    """None where nothing is kept for later requests. The cache has `num_blocks` (None: as planned)."""
     node = next((node for node in plan.graph if node.name == "prefix_index"), None)
     if node is None:
         return None
@@ -29,7 +29,7 @@ def build_prefix(plan: Plan) -> PrefixCache | None:
     )
     more = max(memory.num_state_slots + 1, 2 * memory.num_snapshots) * plan.cache.padded_state_bytes
     return PrefixCache(
-        num_blocks=memory.num_blocks,
+        num_blocks=memory.num_blocks if num_blocks is None else num_blocks,
         num_snapshots=memory.num_snapshots,
         block_tokens=plan.cache.block_tokens,
         snapshot_every=int(node.settings["snapshot_every"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -26,7 +27,7 @@ from deepinfer.speculation.rejection import RejectionVerifier
 
 if TYPE_CHECKING:
     from deepinfer.engine.build_model import LoadedModel
-    from deepinfer.engine.executor_local import LocalExecutor
+    from deepinfer.engine.device import StepClocked
     from deepinfer.model.cache_storage import ModelCache
     from deepinfer.plan.types import Node, Plan
     from deepinfer.sampling.sampler import Sampler
@@ -55,8 +56,7 @@ def build_speculation(
     plan: Plan, loaded: LoadedModel, cache: ModelCache, sampler: Sampler, folder: Path | None
 ) -> Speculation:
     """What `plan.drafting` asks for. Raises ValueError for a calibration file that is damaged."""
-    verifier: Verifier = RejectionVerifier(sampler) if plan.numerics.verify == "rejection" else CoupledVerifier(sampler)
-    node, depth = _node(plan), plan.drafting.depth
+    verifier, depth = verifier_of(plan, sampler), plan.drafting.depth
     if plan.drafting.num_draft_layers:
         from deepinfer.model.dspark import DSparkModel
         from deepinfer.speculation.calibration import read_calibration
@@ -67,10 +67,22 @@ def build_speculation(
         calibration = read_calibration(folder, numerics.verify, config.dspark_block_size)
         dspark = DSpark(model, cache, depth=depth, calibration=calibration, temperatures=sampler.temperatures)
         return Speculation(verifier, dspark, (calibration.notice,) if calibration.notice else ())
-    if not node.implementation:
-        return Speculation(verifier)
+    return Speculation(verifier, token_drafter(plan))
+
+
+def verifier_of(plan: Plan, sampler: Sampler) -> Verifier:
+    """Who judges drafts, and samples plain rows where there are none."""
+    return RejectionVerifier(sampler) if plan.numerics.verify == "rejection" else CoupledVerifier(sampler)
+
+
+def token_drafter(plan: Plan) -> Drafter | None:
+    """A drafter that proposes from tokens alone; None where nothing is drafted, or where the checkpoint's module drafts."""
+    node = _node(plan)
+    if not node.implementation or plan.drafting.num_draft_layers:
+        return None
     keys = {key: value for key, value in node.settings.items() if key not in ENGINE_KEYS}
-    return Speculation(verifier, load_implementation(node.implementation)(depth=depth, **keys))
+    drafter: Drafter = load_implementation(node.implementation)(depth=plan.drafting.depth, **keys)
+    return drafter
 
 
 def decode_state(plan: Plan, limits: EngineLimits) -> DecodeState:
@@ -85,7 +97,7 @@ def decode_state(plan: Plan, limits: EngineLimits) -> DecodeState:
 
 
 def build_lengths(
-    plan: Plan, limits: EngineLimits, executor: LocalExecutor | None
+    plan: Plan, limits: EngineLimits, executor: StepClocked | None
 ) -> tuple[VerifyLengths | None, tuple[str, ...]]:
     """Who decides how many drafts are checked, None where nothing is drafted; and what the user should know of it.
 
@@ -104,7 +116,7 @@ def build_lengths(
     return ConfidenceBudget(limits.draft_depth, curve, back_off), (notice,) if notice else ()
 
 
-def _curve(plan: Plan, limits: EngineLimits, executor: LocalExecutor) -> tuple[CostCurve, str]:
+def _curve(plan: Plan, limits: EngineLimits, executor: StepClocked) -> tuple[CostCurve, str]:
     from deepinfer.engine.measuring_line import MeasuringLine
     from deepinfer.engine.step_timer import StepTimer
 
@@ -115,6 +127,7 @@ def _curve(plan: Plan, limits: EngineLimits, executor: LocalExecutor) -> tuple[C
         num_blocks=limits.num_blocks,
     )
     most_rows = min(limits.max_num_batched_tokens, limits.max_num_seqs * (1 + limits.draft_depth))
+    sizes = [size for size in executor.row_sizes if size < most_rows]
 
     def measure() -> CostCurve:
         with MeasuringLine() as line:
@@ -122,15 +135,19 @@ def _curve(plan: Plan, limits: EngineLimits, executor: LocalExecutor) -> tuple[C
                 timer,
                 most_rows=most_rows,
                 most_sequences=limits.max_num_seqs,
+                sizes=[*sizes, most_rows] if sizes else (),
                 most_sizes=MOST_SIZES,
                 most_s=MOST_S,
                 report=line.report,
             )
 
-    folder = curve_folder()
-    if folder is None:
-        return measure(), not_stored("without a home directory: set XDG_CACHE_HOME to the absolute path of a folder")
-    return CurveStore(folder, _curve_key(plan, limits)).curve(measure)
+    if folder := curve_folder():
+        curve, notice = CurveStore(folder, _curve_key(plan, limits)).curve(measure)
+    else:
+        curve = measure()
+        notice = not_stored("without a home directory: set XDG_CACHE_HOME to the absolute path of a folder")
+    executor.keep_sizes(curve.rows, curve.forward_s)
+    return curve, notice
 
 
 def _curve_key(plan: Plan, limits: EngineLimits) -> dict[str, Any]:
@@ -139,7 +156,8 @@ def _curve_key(plan: Plan, limits: EngineLimits) -> dict[str, Any]:
         "device": plan.hardware.name,
         "machine": machine_type(),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("deepinfer", "torch", "numpy", "numba")},
+        "deepinfer": sys.modules["deepinfer"].__version__,  # which an uninstalled checkout has no metadata of
+        **{name: version(name) for name in ("torch", "numpy", "numba")},
         "rows": limits.max_num_seqs * (1 + limits.draft_depth),
     }
 

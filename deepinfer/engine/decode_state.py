@@ -112,6 +112,13 @@ class DecodeState:
         self.drafts_NK[slots] = drafts.token_ids
         self.confidence_NK[slots] = drafts.confidence
 
+    def plant_drafts(self, slots: np.ndarray, number: int) -> Drafts:
+        """`number` drafts for each of `slots`, of any token and all as likely, for steps that are only timed."""
+        made = Drafts(np.full((len(slots), self.depth), NO_TOKEN), np.full((len(slots), self.depth), 0.5, np.float32))
+        made.token_ids[:, :number] = 1
+        self.keep_drafts(slots, made)
+        return made
+
     def wants_drafts(self, slots: np.ndarray) -> np.ndarray:
         """bool: the sequence may get more than one token before it ends."""
         return self.num_tokens[slots] + 1 < self.length_end[slots]

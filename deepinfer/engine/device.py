@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
+from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.stats import ExecutorTimes
-from deepinfer.interfaces import Executor, SamplingParams
+from deepinfer.interfaces import Executor, SamplingParams, StepPlan
 
 
 class TimedExecutor(Executor, Protocol):
@@ -24,3 +26,25 @@ class TimedExecutor(Executor, Protocol):
 
         Slot -1 is none; behind the slots of sequences lie those of snapshots.
         """
+
+
+class StepClocked(TimedExecutor, Protocol):
+    """An executor whose steps can be timed one by one, before there are requests."""
+
+    state: DecodeState
+
+    @property
+    def row_sizes(self) -> Sequence[int]:
+        """To which numbers of rows it fills up decode steps, rising; empty where it does not."""
+
+    def keep_sizes(self, rows: np.ndarray, seconds: np.ndarray) -> None:
+        """Steps of `rows` rows, rising, took so long: leave out those sizes that the next one is as fast as."""
+
+    def step_clock(self) -> float:
+        """Seconds; between two calls the work of the steps that ended there counts, and as little else as can be helped."""
+
+    def run_forward(self, plan: StepPlan) -> None:
+        """The forward pass of a step that nobody samples; it is through when this returns."""
+
+    def plant_drafts(self, slots: np.ndarray, number: int) -> None:
+        """Give `slots` so many drafts of any tokens, all as likely to be accepted."""

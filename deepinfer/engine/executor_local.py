@@ -15,6 +15,7 @@ import torch
 from deepinfer.engine.decode_state import DecodeState, Resolved
 from deepinfer.engine.drafting import DraftChooser
 from deepinfer.engine.live_rows import expand, live_rows, spread_drafts
+from deepinfer.engine.prompt_logprobs import prompt_logprobs
 from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import (
     Drafter,
@@ -25,7 +26,6 @@ from deepinfer.interfaces import (
     StepInput,
     StepOutput,
     StepPlan,
-    TokenLogprobs,
     Verified,
     Verifier,
     VerifyRows,
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from deepinfer.model.v41 import V41Model
     from deepinfer.sampling.grammar.desk import GrammarDesk
     from deepinfer.sampling.sampler import Sampler
-
-PROMPT_ROWS = 128  # rows of logits held at once for prompt log probabilities: 66 MB at a vocabulary of 129,280
 
 
 class LocalExecutor:
@@ -73,6 +71,21 @@ class LocalExecutor:
         self._hidden_TD = self._forward(self._resolved.step)
         self._forward_s = time.perf_counter() - started_s
 
+    @property
+    def row_sizes(self) -> tuple[int, ...]:
+        return ()
+
+    def keep_sizes(self, rows: np.ndarray, seconds: np.ndarray) -> None:
+        """It runs as many rows as there are."""
+
+    def step_clock(self) -> float:
+        """Processor time where one thread computes: what others take of a busy machine falls on long steps more than on short
+        ones, and would make rows look dear for as long as the curve is kept."""
+        return time.thread_time() if self.threads == 1 else time.perf_counter()
+
+    def plant_drafts(self, slots: np.ndarray, number: int) -> None:
+        self.state.plant_drafts(slots, number)
+
     def run_forward(self, plan: StepPlan) -> None:
         """The forward pass of a step that nobody samples, to be timed."""
         self._use_threads()
@@ -105,7 +118,8 @@ class LocalExecutor:
         self.state.append(rows.slots, verified.token_ids, verified.counts)
         output = expand(verified, sample.alive, resolved.num_checked)
         if self._prompt_wanted:
-            output.prompt_logprobs = self._prompt_logprobs(resolved.step, self._hidden_TD)
+            made = self._hidden_TD, self._prompt_wanted, self.model.logits, self.sampler
+            output.prompt_logprobs = prompt_logprobs(resolved.step, *made)
         chosen_s = time.perf_counter()
         self.times.sampling_s += chosen_s - through_s
         if plan.draft and self.drafter is not None:
@@ -160,24 +174,6 @@ class LocalExecutor:
         )
         self.state.keep_drafts(slots, made)
         return spread_drafts(made, places, number)
-
-    def _prompt_logprobs(self, step: StepInput, hidden_TD: torch.Tensor) -> dict[int, list[TokenLogprobs]]:
-        """Sequence of the step → log probabilities of the prompt tokens that its rows predict."""
-        found = {}
-        for sequence, slot in enumerate(step.state_slots.tolist()):
-            if slot not in self._prompt_wanted:
-                continue
-            start, end = int(step.row_starts[sequence]), int(step.row_starts[sequence + 1])
-            targets = step.positions[start:end] + 1
-            targets = targets[targets < self._prompt_wanted[slot]]
-            rows: list[TokenLogprobs] = []
-            for done in range(0, len(targets), PROMPT_ROWS):
-                part = targets[done : done + PROMPT_ROWS]
-                logits_RV = self.model.logits(hidden_TD[start + done : start + done + len(part)])
-                rows += self.sampler.prompt_logprobs(slot, part, logits_RV)
-            if rows:
-                found[sequence] = rows
-        return found
 
     def _use_threads(self) -> None:
         if torch.get_num_threads() != self.threads:

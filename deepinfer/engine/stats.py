@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ExecutorTimes:
-    """Seconds inside the executor so far: the model's forward pass and logits, the sampler with its verifier, the drafter."""
+    """Seconds inside the executor so far: the model's forward pass and logits, the sampler with its verifier, the drafter.
+
+    `idle_s`: that a device with a queue had nothing to do inside of steps, and before those that were submitted ahead.
+    """
 
     model_s: float = 0.0
     sampling_s: float = 0.0
     drafting_s: float = 0.0
+    idle_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
-from deepinfer.engine.executor_local import LocalExecutor
+from deepinfer.engine.device import StepClocked
 from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepPlan
 
 CONTEXT_TOKENS = 256  # of every sequence; longer ones are corrected for while the engine runs
@@ -16,13 +14,11 @@ TIMED = SamplingParams(temperature=1.0, seed=0)
 class StepTimer:
     """A `speculation.curve_measurement.Measure` of an executor without requests.
 
-    One that computes in a single thread is timed by that thread's processor time: what others take of a busy machine falls on
-    long steps more than on short ones, and would make rows look dear for as long as the curve is kept.
+    By the executor's own clock: see `StepClocked`.
     """
 
-    def __init__(self, executor: LocalExecutor, *, max_model_len: int, block_tokens: int, num_blocks: int) -> None:
+    def __init__(self, executor: StepClocked, *, max_model_len: int, block_tokens: int, num_blocks: int) -> None:
         state = executor.state
-        self._clock = time.thread_time if executor.threads == 1 else time.perf_counter
         self._executor, self._state, self._rows_each = executor, state, 1 + state.depth
         self._context = max(1, min(CONTEXT_TOKENS, max_model_len - 2 * self._rows_each))
         needed = -(-(self._context + self._rows_each) // block_tokens)
@@ -33,11 +29,11 @@ class StepTimer:
         if not sequences:
             return self._forward_s(rows)
         slots = self._enter(sequences)
-        plan, started_s = self._plan(slots, 0, draft), self._clock()
+        plan, started_s = self._plan(slots, 0, draft), self._executor.step_clock()
         self._executor.submit(plan)
         self._executor.sample(SampleInput())
         self._executor.collect()
-        device_s = self._clock() - started_s
+        device_s = self._executor.step_clock() - started_s
         self._leave(slots)
         return device_s
 
@@ -46,11 +42,10 @@ class StepTimer:
         count = -(-rows // self._rows_each)
         slots = self._enter(min(count, len(self._state.num_tokens)))
         each = -(-rows // len(slots)) - 1
-        self._state.drafts_NK[slots, :each] = 1
-        self._state.confidence_NK[slots] = 0.5
-        plan, started_s = self._plan(slots, rows - len(slots), draft=False), self._clock()
+        self._executor.plant_drafts(slots, each)
+        plan, started_s = self._plan(slots, rows - len(slots), draft=False), self._executor.step_clock()
         self._executor.run_forward(plan)
-        forward_s = self._clock() - started_s
+        forward_s = self._executor.step_clock() - started_s
         self._leave(slots)
         return forward_s
 

@@ -6,13 +6,14 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from deepinfer.config.errors import ExitCode, Problem, Refused
-from deepinfer.config.runnable import INSTEAD, MAX_RANKS, NOT_BUILT, launched, not_built, unbuilt
+from deepinfer.config.fused import fused_problems, runs_fused
+from deepinfer.config.runnable import INSTEAD, MAX_RANKS, launched, not_built, plan_only, unbuilt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from deepinfer.config.specs import Spec
-    from deepinfer.plan.types import Plan
+    from deepinfer.plan.types import Plan, RolePlan
 
 DEVICE_SEAMS = ("weights", "ops", "expert_dispatch", "model", "cache", "sampler")  # which a simulation replaces
 
@@ -28,7 +29,7 @@ def refuse_to_run(plan: Plan, spec: Spec, lacks: str | None, libraries: Sequence
 
 def run_problems(plan: Plan, spec: Spec, libraries: Sequence[Problem] = ()) -> list[Problem]:
     """The same where the device is there. A simulation needs neither code for a device nor libraries."""
-    return [*launched(spec), *([] if is_simulated(plan) else [*unbuilt(spec), *libraries])]
+    return [*launched(spec), *([] if is_simulated(plan) else [*unbuilt(spec), *_fused(plan), *libraries])]
 
 
 def refuse_unbuilt(plan: Plan) -> None:
@@ -44,10 +45,23 @@ def refuse_unbuilt(plan: Plan) -> None:
             group = asked.partition("=")[0]
             found.setdefault(group, not_built(asked, INSTEAD.get(f"{group}.kind", "")))
     for chip in [role.hardware for role in plan.layout.roles] if not (found or simulated) else ():
-        if chip.kind in NOT_BUILT["hardware.kind"]:
-            found["hardware"] = not_built(f"hardware={chip.option}", INSTEAD["hardware.kind"])
-    if found:
-        raise Refused(found.values())
+        if key := plan_only(chip.kind, chip.architecture):
+            found["hardware"] = not_built(f"hardware={chip.option}", INSTEAD[key])
+    problems = [*found.values(), *([] if simulated else _fused(plan))]
+    if problems:
+        raise Refused(problems)
+
+
+def _fused(plan: Plan) -> list[Problem]:
+    """What fused operations cannot carry out of it."""
+    roles = [role for role in plan.layout.roles if runs_fused(role.hardware.kind, role.hardware.architecture)]
+    found = [_of_role(role, plan) for role in roles]
+    return list(dict.fromkeys(problem for problems in found for problem in problems))
+
+
+def _of_role(role: RolePlan, plan: Plan) -> Iterator[Problem]:
+    backends = {choice.op: choice.backend for choice in role.ops}
+    return fused_problems(backends, plan.numerics.numerics, role.engram)
 
 
 def device_problem(plan: Plan, lacks: str | None) -> Problem | None:
@@ -57,7 +71,7 @@ def device_problem(plan: Plan, lacks: str | None) -> Problem | None:
         return None
     chips = [role.hardware for role in plan.layout.roles]
     chip = next((chip for chip in chips if chip.kind != "cpu"), chips[0])
-    no_code = chip.kind in NOT_BUILT["hardware.kind"]
+    no_code = plan_only(chip.kind, chip.architecture)
     too = f", and this version has no code for {chip.name} yet" if no_code else ""
     found = f"{lacks.removesuffix('.')}{too}, so it was planned and not run"
     fix = "hardware=cpu" if len(chips) == 1 else "deploy=colocated hardware=cpu"

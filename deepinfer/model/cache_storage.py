@@ -3,6 +3,7 @@
 Legend: A blocks or slots · B rows of a block or ring · R bytes of a packed row, or numbers of a plain one.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,7 +59,7 @@ class ModelCache:
     def bring_states(self, step: StepInput) -> None:
         """Before a step: restore slots from snapshots, and begin the step's own snapshots as copies of their slots."""
         if step.restores is not None and len(step.restores):
-            slots, snapshots = torch.from_numpy(step.restores).unbind(1)
+            slots, snapshots = self._numbers(step.restores).unbind(1)
             self.state[slots] = self.state[self.num_slots + snapshots]
         if step.snapshots is not None and len(step.snapshots):
             sequences, boundaries, snapshots = step.snapshots.T
@@ -66,8 +67,8 @@ class ModelCache:
             assert ((first <= boundaries) & (boundaries <= last + 1)).all(), (
                 "a boundary lies in or beside the step's rows"
             )
-            slots = torch.from_numpy(step.state_slots[sequences])
-            self.state[torch.from_numpy(self.num_slots + snapshots)] = self.state[slots]
+            slots, copies = self._numbers(np.stack((step.state_slots[sequences], self.num_slots + snapshots)))
+            self.state[copies] = self.state[slots]
 
     def fill_nan(self, blocks: list[int]) -> None:
         """Overwrite blocks with bytes that decode to NaN: what no test may ever see again."""
@@ -76,6 +77,11 @@ class ModelCache:
     def fill_nan_slots(self, slots: list[int]) -> None:
         """The same for the rings and tails of slots, or of snapshots by their row of `state`."""
         self.state[slots] = NAN_BYTE
+
+    def _numbers(self, array: np.ndarray) -> Tensor:
+        """On the caches' device, which nothing waits for."""
+        numbers, device = torch.from_numpy(array), self.state.device
+        return (numbers.pin_memory() if device.type == "cuda" else numbers).to(device, non_blocking=True)
 
     def _block_rows(self, source: SourceLayout, offset: int, entry_bytes: int) -> Tensor:
         """View [num_blocks, entries, R]."""

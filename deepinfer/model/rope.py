@@ -57,8 +57,14 @@ class RopeTable:
 
 def rope_table(frequencies_F: np.ndarray, num_positions: int, dtype: torch.dtype) -> Tensor:
     """[P, 2, F]: what a `RopeTable` says of positions 0 … num_positions - 1."""
-    firsts = range(0, num_positions, BLOCK_POSITIONS)
-    return torch.cat([_block(frequencies_F, first, dtype) for first in firsts])[:num_positions].contiguous()
+    return rope_rows(frequencies_F, 0, num_positions, dtype)
+
+
+def rope_rows(frequencies_F: np.ndarray, first: int, count: int, dtype: torch.dtype) -> Tensor:
+    """[count, 2, F]: the same of `count` positions from `first` on."""
+    begin = first // BLOCK_POSITIONS * BLOCK_POSITIONS
+    blocks = [_block(frequencies_F, at, dtype) for at in range(begin, first + count, BLOCK_POSITIONS)]
+    return torch.cat(blocks)[first - begin :][:count].contiguous()
 
 
 def _block(frequencies_F: np.ndarray, first: int, dtype: torch.dtype) -> Tensor:

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from deepinfer.ops.arguments import checked
+from deepinfer.ops.decode_rows import DecodeNumbers
+from deepinfer.ops.draft_rows import DraftRows
 from deepinfer.ops.expert_permutation import Permutation
 from deepinfer.ops.hyper_border import Border, SiteWeights
 from deepinfer.ops.markov import MarkovStep
@@ -41,16 +43,23 @@ class DeviceOps:
     compress_store: Callable[..., Tensor]
     index_store: Callable[..., None]
     expand_rows: Callable[..., Tensor]
+    # rows of decode steps, and what they leave
+    decode_rows: Callable[..., DecodeNumbers]
+    append_tokens: Callable[..., None]
+    keep_drafts: Callable[..., None]
+    write_tails: Callable[[Tensor, Tensor, Tensor, Tensor], None]
     # attention and indexer
     sparse_attention: Callable[..., Tensor]
     rotate_quantise_index_q: Callable[..., Tensor]
     paged_index_scores: Callable[..., Tensor]
     candidate_scores: Callable[..., Tensor]
-    candidate_blocks: Callable[[Tensor, Tensor, Tensor], Tensor]
+    candidate_blocks: Callable[..., Tensor]
     top_entries: Callable[..., Tensor]
+    entry_rows: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     # residual streams
     prepare_hyper_site: Callable[[SiteWeights], object]
     hyper_border: Callable[..., Border]
+    stream_mean: Callable[[Tensor, Tensor], Tensor]
     # experts
     router: Callable[[Tensor, Tensor, int, float], tuple[Tensor, Tensor]]
     expert_permutation: Callable[..., Permutation]
@@ -61,6 +70,7 @@ class DeviceOps:
     swiglu_quantise: Callable[..., Tensor]
     combine: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     # n-gram memory
+    ngram_rows: Callable[..., Tensor]
     engram_gather: Callable[[Tensor, Tensor, Tensor], Tensor]
     engram_add: Callable[..., Tensor]
     # sampling and drafts
@@ -68,6 +78,8 @@ class DeviceOps:
     accepted_lengths: Callable[..., Tensor]
     markov_work: Callable[..., object]
     markov_step: Callable[..., MarkovStep]
+    draft_rows: Callable[..., DraftRows]
+    weigh_drafts: Callable[..., Tensor]
 
 
 Weight = TypeVar("Weight")
@@ -78,6 +90,8 @@ def twins() -> DeviceOps:
     """Every op as plain torch, on any device: the oracle of the kernels."""
     from deepinfer.ops import (
         bf16_linear,
+        decode_rows,
+        draft_rows,
         engram,
         engram_gather,
         expert_permutation,
@@ -90,8 +104,11 @@ def twins() -> DeviceOps:
         numbered_rows,
         router,
         sampling_rows,
+        sequence_tokens,
         sparse_attention,
         stored_keys,
+        stored_places,
+        stream_mean,
         swiglu_quantise,
     )
 
@@ -107,14 +124,20 @@ def twins() -> DeviceOps:
         compress_store=stored_keys.compress_store,
         index_store=stored_keys.index_store,
         expand_rows=numbered_rows.expand_rows,
+        decode_rows=decode_rows.decode_rows,
+        append_tokens=sequence_tokens.append_tokens,
+        keep_drafts=sequence_tokens.keep_drafts,
+        write_tails=stored_places.write_tails,
         sparse_attention=sparse_attention.sparse_attention,
         rotate_quantise_index_q=indexer.rotate_quantise_index_q,
         paged_index_scores=indexer.paged_index_scores,
         candidate_scores=indexer.candidate_scores,
         candidate_blocks=indexer.candidate_blocks,
         top_entries=indexer.top_entries,
+        entry_rows=stored_places.entry_rows,
         prepare_hyper_site=_as_stored,
         hyper_border=hyper_border.hyper_border,
+        stream_mean=stream_mean.stream_mean,
         router=router.route,
         expert_permutation=expert_permutation.expert_permutation,
         prepare_experts_up=_as_stored,
@@ -123,12 +146,15 @@ def twins() -> DeviceOps:
         fp4_grouped_linear=fp4_experts.fp4_grouped_linear,
         swiglu_quantise=swiglu_quantise.swiglu_quantise,
         combine=expert_permutation.combine,
+        ngram_rows=engram.ngram_rows,
         engram_gather=engram_gather.engram_gather,
         engram_add=engram.engram_add,
         sample_rows=sampling_rows.sample_rows,
         accepted_lengths=sampling_rows.accepted_lengths,
         markov_work=_nothing,
         markov_step=markov.markov_step,
+        draft_rows=draft_rows.draft_rows,
+        weigh_drafts=draft_rows.weigh_drafts,
     )
     return looked_at(ops)
 

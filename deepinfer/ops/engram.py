@@ -1,6 +1,6 @@
 """N-gram memory: hashing token classes to table rows, and the gate that lets a row into each stream.
 
-Legend: T rows · G n-gram slots (own token first) · R table rows of a token · N streams · D hidden.
+Legend: T rows · G n-gram slots (own token first) · R table rows of a token · V vocabulary · N streams · D hidden.
 """
 
 import torch
@@ -17,6 +17,19 @@ def engram_rows(classes_TG: Tensor, multipliers_G: Tensor, primes_OH: Tensor, of
         mixed = mixed ^ scrambled_TG[:, order]
         columns.append(mixed.unsqueeze(1) % primes_H + offsets_H)
     return torch.cat(columns, dim=1)
+
+
+def ngram_rows(
+    ngram_ids_TG: Tensor,
+    classes_V: Tensor,
+    pad_class: int,
+    multipliers_G: Tensor,
+    primes_OH: Tensor,
+    offsets_OH: Tensor,
+) -> Tensor:
+    """`engram_rows` of token ids, own token first; -1 stands before the sequence, where the pad token's class is."""
+    classes_TG = torch.where(ngram_ids_TG >= 0, classes_V[ngram_ids_TG.clamp(min=0)], pad_class)
+    return engram_rows(classes_TG, multipliers_G, primes_OH, offsets_OH)
 
 
 def engram_add(x_TND: Tensor, key_TND: Tensor, value_TD: Tensor, q_ND: Tensor, k_ND: Tensor, eps: float) -> Tensor:

@@ -4,7 +4,7 @@ The twins of the kernels, composed of `ops.index`; results are written into `out
 NaN counts as -inf: it is never chosen.
 
 Legend: T rows · I index heads · K index dim · A cache blocks · B rows a block · R bytes a row · S sequences · J entries ·
-N chosen entries · C candidate blocks of 8 entries · F rotated pairs.
+N chosen entries · C candidate blocks of E entries · F rotated pairs.
 """
 
 import torch
@@ -15,7 +15,7 @@ from deepinfer.ops.index import best_entries, index_scores
 from deepinfer.ops.index import candidate_blocks as candidate_mask
 from deepinfer.ops.rotate import rotate
 
-BLOCK = 8  # entries of a candidate block
+BLOCK = 8  # entries of a candidate block, of the release
 
 
 def paged_index_scores(
@@ -51,23 +51,23 @@ def candidate_scores(
     blocks_TC: Tensor,
     out_TJ: Tensor,
 ) -> Tensor:
-    """Scores of candidate entries, packed: out [T, 8·C], place 8·c + e is entry 8·blocks[t, c] + e, -inf where not visible.
+    """Scores of candidate entries, packed: out [T, E·C], place E·c + e is entry E·blocks[t, c] + e, -inf where not visible.
 
-    Blocks ascend, -1 at the end. A kernel may leave alone the places from min(visible[t], 8·C) on: no candidate lies there.
+    Blocks ascend, -1 at the end. A kernel may leave alone the places from min(visible[t], E·C) on: no candidate lies there.
     """
     width = tables_SB.shape[1] * store_ABR.shape[1]
     all_TJ = paged_index_scores(
         q_TIK, weight_TI, store_ABR, tables_SB, sequence_T, visible_T, out_TJ.new_empty(len(q_TIK), width)
     )
-    entry_TJ = candidate_entries(blocks_TC)
+    entry_TJ = candidate_entries(blocks_TC, out_TJ.shape[1] // blocks_TC.shape[1])
     shown_TJ = (entry_TJ >= 0) & (entry_TJ < visible_T.unsqueeze(1))
     return out_TJ.copy_(torch.where(shown_TJ, all_TJ.gather(1, entry_TJ.clamp(0, width - 1)), -torch.inf))
 
 
-def candidate_entries(blocks_TC: Tensor) -> Tensor:
-    """Entry numbers int64 [T, 8·C] of the places of packed candidate scores; negative where there is no block."""
-    place_E = torch.arange(BLOCK, device=blocks_TC.device)
-    return (blocks_TC.long().unsqueeze(-1) * BLOCK + place_E).flatten(1)
+def candidate_entries(blocks_TC: Tensor, block: int = BLOCK) -> Tensor:
+    """Entry numbers int64 [T, E·C] of the places of packed candidate scores; negative where there is no block."""
+    place_E = torch.arange(block, device=blocks_TC.device)
+    return (blocks_TC.long().unsqueeze(-1) * block + place_E).flatten(1)
 
 
 def top_entries(scores_TJ: Tensor, visible_T: Tensor, out_TN: Tensor, blocks_TC: Tensor | None = None) -> Tensor:
@@ -77,16 +77,18 @@ def top_entries(scores_TJ: Tensor, visible_T: Tensor, out_TN: Tensor, blocks_TC:
     """
     chosen_TN = best_entries(_visible_scores(scores_TJ, visible_T), out_TN.shape[1])
     if blocks_TC is not None:
-        entry_TN = candidate_entries(blocks_TC).gather(1, chosen_TN.clamp(min=0))
+        entry_TN = candidate_entries(blocks_TC, scores_TJ.shape[1] // blocks_TC.shape[1]).gather(
+            1, chosen_TN.clamp(min=0)
+        )
         chosen_TN = torch.where(chosen_TN < 0, -1, entry_TN)
     return out_TN.copy_(chosen_TN)
 
 
-def candidate_blocks(scores_TJ: Tensor, visible_T: Tensor, out_TC: Tensor) -> Tensor:
-    """The C blocks of 8 entries with the best scores, the newest visible entry's always among them: out int32 [T, C],
+def candidate_blocks(scores_TJ: Tensor, visible_T: Tensor, out_TC: Tensor, block: int = BLOCK) -> Tensor:
+    """The C blocks of `block` entries with the best scores, the newest visible entry's always among them: out int32 [T, C],
     ascending; -1 fills up the end."""
     with scores_TJ.device:
-        chosen = candidate_mask(_visible_scores(scores_TJ, visible_T), visible_T, BLOCK, out_TC.shape[1])
+        chosen = candidate_mask(_visible_scores(scores_TJ, visible_T), visible_T, block, out_TC.shape[1])
     return out_TC.copy_(best_entries(torch.where(chosen, 0.0, -torch.inf), out_TC.shape[1]))
 
 

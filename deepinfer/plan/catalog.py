@@ -10,7 +10,8 @@ import msgspec
 
 from deepinfer.config.chips import Chip
 from deepinfer.config.errors import listed, nearest
-from deepinfer.config.runnable import NOT_BUILT
+from deepinfer.config.fused import runs_fused
+from deepinfer.config.runnable import plan_only
 from deepinfer.plan.ledger import Ledger, plan_problem
 from deepinfer.plan.types import OpChoice, Resident
 
@@ -50,7 +51,7 @@ CLASS_OP = {  # class of weights → the op whose backend says how they lie in m
 HOPPER = "sm90"
 NOT_RUN_HERE = "adapters tested against stubs, not run here"
 PARTS_NOT_RUN_HERE = (
-    "no adapter yet for products, index scores and top-k, the others tested against stubs, not run here"
+    "adapters tested against stubs, not run here; pooling and the block-diagonal product by torch itself"
 )
 
 
@@ -58,7 +59,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """One way to carry out ops. Empty `architectures` or `dtypes` means any, `lacks` names ops it has not.
 
     `hopper_only`: ops whose kernels are written in Hopper's own instructions; the backend as a whole is then for sm90 alone.
-    `implementation` makes the record of ops, of which a plan may take some fields only.
+    `implementation` makes the record of ops, of which a plan may take some fields only; `fused` makes the record of fused
+    operations, of which a chip that `runs_fused` takes all. Those read weights as they are stored.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     libraries: tuple[str, ...] = ()  # distributions; lowest versions are in config/libraries.py
     resident: Resident
     implementation: str
+    fused: str = ""
     in_this_version: bool
     standing: str = "no code in this version"  # said of what can only be planned
     about: str
@@ -81,6 +84,7 @@ BACKENDS = (
         kinds=("cpu", "cuda", "ascend", "virtual"),
         resident="expanded",
         implementation="deepinfer.ops.reference:reference",
+        fused="deepinfer.ops.device:twins",
         in_this_version=True,
         about="plain torch, batch-invariant; the twin that every kernel is checked against",
     ),
@@ -101,10 +105,11 @@ BACKENDS = (
         architectures=("sm90", "sm100", "sm103"),
         hopper_only=("linear", "grouped_linear", "attention", "index_scores", "routed_experts"),
         libraries=("triton", "cuda-bindings", "nvidia-cuda-nvrtc"),
+        dtypes=("bfloat16",),
         resident="packed",
         implementation="deepinfer.ops.hopper:hopper",
-        in_this_version=False,
-        standing="no run takes them in this version",
+        fused="deepinfer.ops.device_choice:device_ops",
+        in_this_version=True,
         about="our own kernels for Hopper, Triton and CUDA C++; some ops of them for Blackwell too",
     ),
     Backend(
@@ -128,7 +133,7 @@ BACKENDS = (
         implementation="deepinfer.ops.ascend:ascend",
         in_this_version=False,
         standing=PARTS_NOT_RUN_HERE,
-        about="DeepSeek's FlashMLA and TileKernels for Ascend 950, through CANN",
+        about="DeepSeek's FlashMLA and TileKernels for Ascend 950, the vendor's torch-npu for the products",
     ),
 )
 BY_NAME = {backend.name: backend for backend in BACKENDS}
@@ -176,34 +181,35 @@ def used_backends(ops: Iterable[OpChoice]) -> list[Backend]:
 
 def _choose(op: str, chip: Chip, dtype: str, kernels_kind: str, pins: Mapping[str, str]) -> OpChoice:
     if op in pins:
-        return _choice(op, BY_NAME[pins[op]], f"pinned by kernels.ops.{op}")
+        return _choice(op, BY_NAME[pins[op]], chip, f"pinned by kernels.ops.{op}")
     if kernels_kind != "auto" and not unfit(BY_NAME[kernels_kind], op, chip, dtype):
-        return _choice(op, BY_NAME[kernels_kind], f"kernels={kernels_kind}", "reference")
+        return _choice(op, BY_NAME[kernels_kind], chip, f"kernels={kernels_kind}", "reference")
     passed_over = []
-    plan_only = chip.kind in NOT_BUILT["hardware.kind"]
+    only_planned = plan_only(chip.kind, chip.architecture.value)
     for name in chip.op_backends:
         backend = BY_NAME.get(name)
         if backend is None:
             passed_over.append(f"{name} is unknown")
         elif reason := unfit(backend, op, chip, dtype):
             passed_over.append(reason)
-        elif not backend.in_this_version and not plan_only:
+        elif not backend.in_this_version and not only_planned:
             passed_over.append(f"{name} is not in this version")
         else:
             rest = chip.op_backends[chip.op_backends.index(name) + 1 :]
             order = "first" if not passed_over else "first that can"
             missing = "" if backend.in_this_version else f"; planned, {backend.standing}"
             reason = f"{order} of the chip's list{missing}"
-            return _choice(op, backend, reason, ", ".join(passed_over) or listed(rest[:1]))
-    return _choice(op, BY_NAME["reference"], "nothing else can", ", ".join(passed_over))
+            return _choice(op, backend, chip, reason, ", ".join(passed_over) or listed(rest[:1]))
+    return _choice(op, BY_NAME["reference"], chip, "nothing else can", ", ".join(passed_over))
 
 
-def _choice(op: str, backend: Backend, reason: str, runner_up: str = "") -> OpChoice:
+def _choice(op: str, backend: Backend, chip: Chip, reason: str, runner_up: str = "") -> OpChoice:
+    fused = backend.fused if runs_fused(chip.kind, chip.architecture.value) else ""
     return OpChoice(
         op=op,
         backend=backend.name,
-        implementation=backend.implementation,
-        resident=backend.resident,
+        implementation=fused or backend.implementation,
+        resident="packed" if fused else backend.resident,
         reason=reason,
         runner_up="" if runner_up in (backend.name, "nothing") else runner_up,
     )

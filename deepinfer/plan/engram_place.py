@@ -46,12 +46,12 @@ def _spare(scene: Scene, place: str) -> int:
 
 
 def _table_bytes(scene: Scene) -> int:
-    row = scene.weights.engram_row_bytes(scene.resident["engram"], scene.case.numerics.dtype)
+    row = scene.weights.engram_row_bytes(scene.held["engram"], scene.case.numerics.dtype)
     return row * sum(scene.case.config.engram_num_embeddings)
 
 
 def _host_traffic(scene: Scene) -> str:
     config = scene.case.config
     rows = len(config.engram_layer_ids) * (config.engram_max_ngram_size - 1) * config.engram_n_heads
-    row = scene.weights.engram_row_bytes(scene.resident["engram"], scene.case.numerics.dtype)
+    row = scene.weights.engram_row_bytes(scene.held["engram"], scene.case.numerics.dtype)
     return f"{rows} rows of {row} B a token would cross the host link"

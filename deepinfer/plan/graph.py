@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from deepinfer.config.fused import runs_fused
 from deepinfer.config.leaves import Component
-from deepinfer.config.specs import NoReplay, NoSpeculation, PrefixCache
+from deepinfer.config.specs import DSpark, NoReplay, NoSpeculation, PrefixCache
 from deepinfer.config.surroundings import DistributedExecutor, LocalExecutor, NoGrammar, SimulatedExecutor
 from deepinfer.plan.catalog import Backend, used_backends
 from deepinfer.plan.settle import Case
@@ -32,6 +33,13 @@ WEIGHTS = {
     "checkpoint": "deepinfer.model.checkpoint.weights:load_weights",
     "dummy": "deepinfer.model.checkpoint.dummy:dummy_weights",
 }
+FUSED = {  # what stands for another implementation where the model is made of fused operations
+    WEIGHTS["checkpoint"]: "deepinfer.model.checkpoint.weights:load_stored",
+    WEIGHTS["dummy"]: "deepinfer.model.checkpoint.dummy:dummy_stored",
+    "deepinfer.model.v41:V41Model": "deepinfer.model.fused.model:FusedModel",
+    LocalExecutor.implementation: "deepinfer.engine.device_executor:DeviceExecutor",
+    DSpark.implementation: "deepinfer.speculation.dspark_device:DeviceDSpark",
+}
 
 
 def build_graph(case: Case, ops: tuple[OpChoice, ...]) -> tuple[Node, ...]:
@@ -51,7 +59,16 @@ def build_graph(case: Case, ops: tuple[OpChoice, ...]) -> tuple[Node, ...]:
     nodes.append(_node("scheduler", "scheduler", spec.implementation, needs=needs, option="scheduler", spec=spec))
     needs = ("scheduler", "executor", *(("grammar",) if not isinstance(case.spec.grammar, NoGrammar) else ()))
     nodes.append(_node("engine", "engine", "deepinfer.engine.engine:Engine", needs=needs))
-    return tuple(nodes)
+    fused = all(runs_fused(role.chip.kind, role.chip.architecture.value) for role in case.roles)
+    return tuple(_fused(node) if fused else node for node in nodes)
+
+
+def _fused(node: Node) -> Node:
+    """The same part for a model of fused operations."""
+    implementation = FUSED.get(node.implementation)
+    if implementation is None:
+        return node
+    return msgspec.structs.replace(node, implementation=implementation, planned=not in_this_version(implementation))
 
 
 def _model_nodes(case: Case, ops: tuple[OpChoice, ...]) -> list[Node]:
@@ -64,7 +81,7 @@ def _model_nodes(case: Case, ops: tuple[OpChoice, ...]) -> list[Node]:
     dispatch_reason = "experts are spread over ranks" if spread else "every rank holds all experts"
     return [
         _node("weights", "weights", WEIGHTS[kind], reason=reason, runner_up="dummy" if kind == "checkpoint" else ""),
-        *(_ops_node(backends[name]) for name in names),
+        *(_ops_node(backends[name], ops) for name in names),
         _node("dispatch", "expert_dispatch", dispatch, option="parallel", reason=dispatch_reason),
         _node(
             "model",
@@ -152,9 +169,10 @@ def _node(
     )
 
 
-def _ops_node(backend: Backend) -> Node:
+def _ops_node(backend: Backend, ops: tuple[OpChoice, ...]) -> Node:
     """Planned where no run takes these ops yet, whether or not they are written."""
-    node = _node(f"ops.{backend.name}", "ops", backend.implementation, reason="see the ops of the plan")
+    implementation = next(choice.implementation for choice in ops if choice.backend == backend.name)
+    node = _node(f"ops.{backend.name}", "ops", implementation, reason="see the ops of the plan")
     return msgspec.structs.replace(node, planned=not backend.in_this_version)
 
 

@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from deepinfer.arch.cache import CacheLayout
+from deepinfer.config.fused import runs_fused
 from deepinfer.config.specs import PrefixCache
 from deepinfer.plan.catalog import CLASS_OP
+from deepinfer.plan.fused_sizes import run_bytes, shared_bytes
 from deepinfer.plan.roles import RoleCase
 from deepinfer.plan.settle import Case
 from deepinfer.plan.sizes import Weights
 from deepinfer.plan.types import Layout, MemoryItem, OpChoice, RankMemory, RankPlan, Resident, RolePlan
-from deepinfer.plan.workspace import workspace_bytes
+from deepinfer.plan.workspace import fused_workspace_bytes, workspace_bytes
 
 CPU_POOL_SHARE = 0.5  # of what is left beside weights: a laptop has other work to do
 CPU_POOL_CAP = 2 * 2**30
@@ -27,6 +29,7 @@ class Scene(Struct, frozen=True, kw_only=True):
     ops: tuple[OpChoice, ...]
     workspace_bytes: int
     state_bytes: int  # of all state slots of one rank
+    run_bytes: dict[str, int] = {}  # what a run keeps on the device besides, by name
 
     @property
     def usable_bytes(self) -> int:
@@ -36,6 +39,23 @@ class Scene(Struct, frozen=True, kw_only=True):
     def resident(self) -> dict[str, Resident]:
         by_op = {choice.op: choice.resident for choice in self.ops}
         return {name: by_op[op] for name, op in CLASS_OP.items()}
+
+    @property
+    def held(self) -> dict[str, Resident]:
+        """How each class lies in memory: fused operations take all of them packed, torch's twins of them too."""
+        return dict.fromkeys(CLASS_OP, "packed") if self.fused else self.resident
+
+    @property
+    def fused(self) -> bool:
+        return runs_fused(self.role.chip.kind, self.role.chip.architecture.value)
+
+    def shared_bytes(self, group: str) -> int:
+        """Of what every rank holds of a class."""
+        dtype = self.case.numerics.dtype
+        if self.fused:
+            kernels = all(choice.backend != "reference" for choice in self.ops)
+            return shared_bytes(self.case.config, group, dtype, kernels=kernels)
+        return self.weights.shared(group, self.held[group], dtype)
 
 
 def scene_of(case: Case, role: RoleCase, ops: tuple[OpChoice, ...]) -> Scene:
@@ -51,25 +71,36 @@ def scene_of(case: Case, role: RoleCase, ops: tuple[OpChoice, ...]) -> Scene:
     )
     longest = config.max_position_embeddings if model.max_model_len == "auto" else model.max_model_len
     gathers = any(choice.resident == "expanded" for choice in ops)
+    if fused := runs_fused(role.chip.kind, role.chip.architecture.value):
+        graphs = all(choice.backend != "reference" for choice in ops)
+        workspace = fused_workspace_bytes(
+            config, numerics, scheduler, case.drafting, max_model_len=longest, graphs=graphs
+        )
+    else:
+        workspace = workspace_bytes(config, numerics, scheduler, case.drafting, max_model_len=longest, gathers=gathers)
+    slots = scheduler.max_num_seqs
     return Scene(
         case=case,
         role=role,
         weights=Weights(config),
         cache=cache,
         ops=ops,
-        workspace_bytes=workspace_bytes(
-            config, numerics, scheduler, case.drafting, max_model_len=longest, gathers=gathers
-        ),
-        state_bytes=scheduler.max_num_seqs * cache.padded_state_bytes,
+        workspace_bytes=workspace,
+        state_bytes=(slots + _padding_slots(role)) * cache.padded_state_bytes,
+        run_bytes=run_bytes(config, cache, case.drafting, slots=slots, max_model_len=longest) if fused else {},
     )
+
+
+def _padding_slots(role: RoleCase) -> int:
+    """State that padded rows of a step write to, where steps are padded."""
+    return int(runs_fused(role.chip.kind, role.chip.architecture.value))
 
 
 def weight_items(scene: Scene, rank: RankPlan, role: RolePlan) -> list[MemoryItem]:
     """The weights that one rank holds, a line for each class."""
-    case, weights, resident, dtype = scene.case, scene.weights, scene.resident, scene.case.numerics.dtype
+    case, weights, resident, dtype = scene.case, scene.weights, scene.held, scene.case.numerics.dtype
     items = [
-        MemoryItem(name=name, num_bytes=weights.shared(name, resident[name], dtype), place="device")
-        for name in ("embed", "head", "dense")
+        MemoryItem(name=name, num_bytes=scene.shared_bytes(name), place="device") for name in ("embed", "head", "dense")
     ]
     held = rank.experts[1] - rank.experts[0]
     items.append(
@@ -88,7 +119,7 @@ def weight_items(scene: Scene, rank: RankPlan, role: RolePlan) -> list[MemoryIte
 
 
 def _engram(scene: Scene, rank: RankPlan, role: RolePlan) -> MemoryItem:
-    row_bytes = scene.weights.engram_row_bytes(scene.resident["engram"], scene.case.numerics.dtype)
+    row_bytes = scene.weights.engram_row_bytes(scene.held["engram"], scene.case.numerics.dtype)
     rows = num_engram_rows(rank)
     host = role.engram == "host" and not scene.role.is_cpu
     where = "memory" if scene.role.is_cpu else "host memory" if host else "device memory"
@@ -102,13 +133,13 @@ def _engram(scene: Scene, rank: RankPlan, role: RolePlan) -> MemoryItem:
 
 
 def _draft(scene: Scene, rank: RankPlan) -> MemoryItem:
-    case, weights, kind = scene.case, scene.weights, scene.resident["draft"]
+    case, weights, kind = scene.case, scene.weights, scene.held["draft"]
     if not case.drafting.num_draft_layers:
         return MemoryItem(
             name="draft", num_bytes=0, place="nowhere", note=f"not loaded: speculation={case.drafting.kind}"
         )
     held = rank.draft_experts[1] - rank.draft_experts[0]
-    num_bytes = weights.shared("draft", kind, case.numerics.dtype)
+    num_bytes = scene.shared_bytes("draft")
     num_bytes += weights.experts("draft", kind, case.numerics.dtype, held)
     note = f"{case.drafting.num_draft_layers} layers, {held} of {case.config.dspark_n_routed_experts} experts a layer"
     return MemoryItem(name="draft", num_bytes=num_bytes, place="device", note=note)
@@ -137,7 +168,7 @@ def num_engram_rows(rank: RankPlan) -> int:
 def fixed_bytes(scene: Scene, items: Sequence[MemoryItem]) -> int:
     """Device bytes that are taken before the first cache block."""
     held = sum(item.num_bytes for item in items if item.place == "device")
-    return held + scene.workspace_bytes + scene.state_bytes
+    return held + scene.workspace_bytes + scene.state_bytes + sum(scene.run_bytes.values())
 
 
 def pool_bytes(scene: Scene, free_bytes: int, wanted_tokens: int) -> tuple[int, str]:
@@ -180,9 +211,10 @@ def budget(
             name="state",
             num_bytes=scene.state_bytes,
             place="device",
-            note=f"{slots} sequences of {cache.padded_state_bytes:,} B",
+            note=f"{slots} sequences of {cache.padded_state_bytes:,} B{', and padded rows' * _padding_slots(scene.role)}",
         ),
         *(_snapshots(scene, num_snapshots) if num_snapshots else ()),
+        *(MemoryItem(name=name, num_bytes=num_bytes, place="device") for name, num_bytes in scene.run_bytes.items()),
         MemoryItem(name="workspace", num_bytes=scene.workspace_bytes, place="device", exact=False, note="estimate"),
     ]
     device_bytes = sum(item.num_bytes for item in items if item.place == "device")

@@ -11,7 +11,7 @@ from deepinfer.config.facts import is_chip
 from deepinfer.config.libraries import BY_NAME as LIBRARY
 from deepinfer.config.libraries import LIBRARIES, Library
 from deepinfer.config.probes import MachineFacts
-from deepinfer.config.runnable import NOT_BUILT
+from deepinfer.config.runnable import plan_only
 from deepinfer.plan.catalog import BY_NAME as BACKEND
 from deepinfer.plan.floors import found_version, meets
 from deepinfer.plan.types import Frozen, Plan
@@ -102,7 +102,7 @@ def _target(option: str, sheet: Mapping[str, Any], machine: MachineFacts) -> Tar
     findings.append(cuda_torch(machine) if sheet["kind"] == "cuda" else library_finding(LIBRARY["torch"], machine))
     names = dict.fromkeys(library for backend in sheet["op_backends"] for library in BACKEND[backend].libraries)
     findings += [library_finding(LIBRARY[name], machine) for name in names]
-    built = sheet["kind"] not in NOT_BUILT["hardware.kind"]
+    built = not plan_only(sheet["kind"], sheet["architecture"]["value"])
     return Target(option=option, name=sheet["name"], about=sheet["chips_note"], built=built, findings=tuple(findings))
 
 

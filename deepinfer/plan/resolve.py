@@ -45,7 +45,7 @@ def resolve(spec: Spec, facts: Facts, choices: Mapping[str, str] | None = None) 
     ledger.problems += [*impossible, *check(case, OPTION_RULES)]
     ops = _ops_of_roles(case, ledger)
     ledger.problems += reproducible_is_one_kind_of_op(case, ops)
-    reckonings = reckonings_of(case, ledger)
+    reckonings = reckonings_of(case, ops, ledger)
     if impossible:
         raise PlanErrors(ledger.problems)  # sizes of a layout that cannot be would say nothing
     scenes = {role.name: scene_of(case, role, ops[role.name]) for role in case.roles}
@@ -106,7 +106,7 @@ def _plan(scene: Scene, layout: Layout, fitted: Fit, cost: CostPlan, choices: di
         decisions=tuple(ledger.decisions),
         notes=tuple(ledger.notes),
         warnings=tuple(ledger.warnings),
-        unbuilt=planned_only(case.spec, case.roles),
+        unbuilt=planned_only(case, layout),
         choices=choices,
     )
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from deepinfer.config.errors import Problem
-from deepinfer.config.runnable import NOT_BUILT, unbuilt
-from deepinfer.config.specs import Spec
+from deepinfer.config.fused import fused_problems, runs_fused
+from deepinfer.config.runnable import plan_only, unbuilt
 from deepinfer.plan.quantities import amount, duration
 from deepinfer.plan.render_cost import Row
-from deepinfer.plan.roles import RoleCase
-from deepinfer.plan.types import Plan
+from deepinfer.plan.settle import Case
+from deepinfer.plan.types import Layout, Plan
 
 
 def verdict(plan: Plan) -> Iterator[Row]:
@@ -31,12 +31,22 @@ def _figures(plan: Plan) -> Iterator[str]:
     yield f"{rates}, first token after {duration(first.value)} ({gpu.said})"
 
 
-def planned_only(spec: Spec, roles: tuple[RoleCase, ...]) -> tuple[str, ...]:
+def planned_only(case: Case, layout: Layout) -> tuple[str, ...]:
     """What of a plan has no code behind it in this version, as overrides; the command that was typed aside."""
-    found = [problem.asked for problem in unbuilt(spec) if not _is_told_otherwise(problem)]
-    kinds = dict.fromkeys(role.chip.kind for role in roles if role.chip.kind in NOT_BUILT["hardware.kind"])
-    return (*(f"hardware of kind {kind}" for kind in kinds), *found)
+    found = [problem.asked for problem in unbuilt(case.spec) if not _is_told_otherwise(problem)]
+    chips = [(role.hardware.kind, role.hardware.architecture) for role in layout.roles]
+    for role, chip in zip(layout.roles, chips, strict=True):
+        if runs_fused(*chip):
+            found += [
+                problem.asked
+                for problem in fused_problems(
+                    {choice.op: choice.backend for choice in role.ops}, case.numerics.numerics, role.engram
+                )
+            ]
+    lacking = {"hardware.kind": "kind {}", "hardware.architecture": "architecture {1}"}
+    said = {plan_only(*chip): chip for chip in chips if plan_only(*chip)}
+    return (*(f"hardware of {lacking[key].format(*chip)}" for key, chip in said.items()), *dict.fromkeys(found))
 
 
 def _is_told_otherwise(problem: Problem) -> bool:
-    return problem.asked.startswith(("task=", "hardware="))
+    return problem.asked.startswith(("task=", "hardware=", "hardware:"))

@@ -76,17 +76,21 @@ class BadWords:
     def __init__(self, words: Sequence[str], vocabulary: TokenBytes) -> None:
         self._vocabulary = vocabulary
         self._words = sorted({word.encode() for word in words})
-        self._always = vocabulary.holding(self._words)
+        self.always = vocabulary.holding(self._words)
         self._longest = max(len(word) for word in self._words)
 
     def banned(self, answer_ids: np.ndarray) -> np.ndarray:
         """Ids that may not follow the answer's tokens so far."""
+        return np.concatenate([self.always, self.completing(answer_ids)])
+
+    def completing(self, answer_ids: np.ndarray) -> np.ndarray:
+        """Of them, those that complete a word which the answer has begun; `always` are the others."""
         tail = b""
         for token_id in answer_ids[::-1]:
             tail = self._vocabulary.bytes_of[token_id] + tail
             if len(tail) >= self._longest:
                 break
-        return np.concatenate([self._always, *self._completing(tail)])
+        return np.concatenate([np.empty(0, np.int64), *self._completing(tail)])
 
     def _completing(self, tail: bytes) -> list[np.ndarray]:
         """The tokens whose first bytes complete a word that the answer's last bytes begin."""

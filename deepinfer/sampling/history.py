@@ -6,7 +6,16 @@ stood there, so nothing is ever counted twice.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
+
+
+class Follower(Protocol):
+    """Whoever counts a history's tokens as well."""
+
+    def back_to(self, position: int) -> None:
+        """Tokens from `position` on are about to be forgotten."""
 
 
 class History:
@@ -16,6 +25,7 @@ class History:
         self.num_prompt = len(prompt_ids)
         self._ids = np.concatenate([np.asarray(prompt_ids, np.int64), np.zeros(256, np.int64)])
         self._length = self.num_prompt
+        self.follower: Follower | None = None
         self._in_prompt_V = np.bincount(prompt_ids, minlength=vocab_size) > 0
         self._counts_V = np.zeros(vocab_size, np.int64)
         self._counted_to = self.num_prompt  # answer tokens before this position are in the counts
@@ -24,6 +34,8 @@ class History:
         """The token at `position` is `token_id`; what stood there or after it is forgotten."""
         assert self.num_prompt <= position <= self._length, f"position {position} follows {self._length} known tokens"
         self._count_to(min(self._counted_to, position))
+        if self.follower is not None:
+            self.follower.back_to(position)
         if position == len(self._ids):
             self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
         self._ids[position] = token_id

@@ -48,6 +48,11 @@ class Sampler:
         self.vocab_size, self.num_slots = vocab_size, num_slots
         self._params = SlotParams(vocab_size, num_slots, eos_token_ids, token_bytes)
 
+    @property
+    def params(self) -> SlotParams:
+        """What is known of the slots, for whoever samples their rows elsewhere."""
+        return self._params
+
     def prepare(self, params: SamplingParams) -> None:
         """Build what these parameters need beyond numbers, when a request comes in, so that no step pays or fails for it.
 

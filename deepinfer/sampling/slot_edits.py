@@ -37,30 +37,31 @@ class SlotEdits:
     ) -> None:
         params = request.params
         self._params = params
-        self._num_prompt = len(request.prompt_ids)
-        self._ending_ids = np.array(
+        self.min_tokens = params.min_tokens
+        self.num_prompt = len(request.prompt_ids)
+        self.ending_ids = np.array(
             [*([] if params.ignore_eos else eos_token_ids), *params.stop_token_ids], dtype=np.int64
         )
         bias = params.logit_bias or {}
-        self._bias_ids = np.fromiter(bias.keys(), np.int64, len(bias))
-        self._bias = np.fromiter(bias.values(), np.float64, len(bias))
-        self._penalised = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) != (1, 0, 0)
-        self._bad_words = bad_words
+        self.bias_ids = np.fromiter(bias.keys(), np.int64, len(bias))
+        self.biases = np.fromiter(bias.values(), np.float64, len(bias))
+        self.penalised = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) != (1, 0, 0)
+        self.bad_words = bad_words
         self.history: History | None = None
-        if self._penalised or self._bad_words:
+        if self.penalised or self.bad_words:
             self.history = History(request.prompt_ids, vocab_size)
 
     def apply(self, logits_V: np.ndarray, position: int) -> np.ndarray:
         """Edited copy (float64) of the logits that choose the token at `position`. Ruled-out tokens are -inf."""
         edited_V = logits_V.astype(np.float64)
-        edited_V[self._bias_ids] += self._bias
-        if self._penalised and self.history:
+        edited_V[self.bias_ids] += self.biases
+        if self.penalised and self.history:
             self._penalise(edited_V, self.history, position)
-        num_answer = position - self._num_prompt
-        if self._bad_words and self.history and num_answer >= 0:
-            edited_V[self._bad_words.banned(self.history.before(position)[self._num_prompt :])] = -np.inf
-        if 0 <= num_answer < self._params.min_tokens:
-            edited_V[self._ending_ids] = -np.inf
+        num_answer = position - self.num_prompt
+        if self.bad_words and self.history and num_answer >= 0:
+            edited_V[self.bad_words.banned(self.history.before(position)[self.num_prompt :])] = -np.inf
+        if 0 <= num_answer < self.min_tokens:
+            edited_V[self.ending_ids] = -np.inf
         return edited_V
 
     def _penalise(self, edited_V: np.ndarray, history: History, position: int) -> None:
@@ -69,6 +70,6 @@ class SlotEdits:
             seen_V = history.seen(position)
             penalty = params.repetition_penalty
             edited_V[seen_V] = np.where(edited_V[seen_V] > 0, edited_V[seen_V] / penalty, edited_V[seen_V] * penalty)
-        if position >= self._num_prompt and (params.presence_penalty or params.frequency_penalty):
+        if position >= self.num_prompt and (params.presence_penalty or params.frequency_penalty):
             counts_V = history.answer_counts(position)
             edited_V -= params.frequency_penalty * counts_V + params.presence_penalty * (counts_V > 0)

@@ -23,21 +23,25 @@ _WORD_LISTS = 64  # lists of bad words that are kept ready, those asked for last
 
 
 class SlotParams:
-    """Slot-indexed parameters as arrays; edits and prompts as objects."""
+    """Slot-indexed parameters as arrays; edits and prompts as objects.
+
+    Numbers that a device wants lie in two tables, so that many slots' are taken at once; the arrays by name are their rows.
+    """
 
     def __init__(
         self, vocab_size: int, num_slots: int, eos_token_ids: Sequence[int], token_bytes: Sequence[bytes] | None
     ) -> None:
         self.vocab_size, self.num_slots = vocab_size, num_slots
-        self.temperature_N = np.ones(num_slots)
-        self.top_k_N = np.zeros(num_slots, np.int64)
-        self.top_p_N = np.ones(num_slots)
-        self.min_p_N = np.zeros(num_slots)
+        # temperature, top-p, min-p, repetition, frequency, presence; top-k, log probabilities, whether processed
+        self.fine_6N, self.whole_3N = np.ones((6, num_slots)), np.zeros((3, num_slots), np.int32)
+        self.temperature_N, self.top_p_N, self.min_p_N, self.repetition_N, self.frequency_N, self.presence_N = (
+            self.fine_6N
+        )
+        self.top_k_N, self.logprobs_N, self.processed_N = self.whole_3N
+        self.logprobs_N[:] = NOT_ASKED
         self.seed_N = np.zeros(num_slots, np.uint64)
         self.num_prompt_N = np.zeros(num_slots, np.int64)
-        self.logprobs_N = np.full(num_slots, NOT_ASKED)
         self.prompt_logprobs_N = np.full(num_slots, NOT_ASKED)
-        self.processed_N = np.zeros(num_slots, bool)
         self.greedy_N = np.zeros(num_slots, bool)
         self.filtered_N = np.zeros(num_slots, bool)  # by top-k, top-p or min-p; never where greedy
         self.edited_N = np.zeros(num_slots, bool)
@@ -54,6 +58,9 @@ class SlotParams:
         self.top_k_N[slot] = params.top_k
         self.top_p_N[slot] = params.top_p
         self.min_p_N[slot] = params.min_p
+        self.repetition_N[slot] = params.repetition_penalty
+        self.frequency_N[slot] = params.frequency_penalty
+        self.presence_N[slot] = params.presence_penalty
         self.seed_N[slot] = request.seed
         self.num_prompt_N[slot] = len(request.prompt_ids)
         self.logprobs_N[slot] = NOT_ASKED if params.logprobs is None else params.logprobs

@@ -18,6 +18,7 @@ from deepinfer.config.workloads import SteadyWorkload
 from deepinfer.plan.cost.types import Figure
 
 SMALL = ("workload.prompt_tokens=9", "workload.output_tokens=4", "workload.cached_share=0", "task.num_requests=3")
+NO_SLICE: Any = {"slice": "none"} | {f"slice_{key}": () for key in ("sequences", "contexts", "prompts", "routing")}
 USUAL = (
     "date backend model_id num_prompts request_rate max_concurrency duration completed total_input_tokens "
     "total_output_tokens request_throughput output_throughput total_token_throughput"
@@ -95,23 +96,23 @@ def test_what_does_not_fit_is_cut_and_said(
 
 
 def test_concurrency() -> None:
-    task = Bench(num_requests=1, warm_up=0, concurrency="auto", request_rate=None, seed=0)
+    task = Bench(num_requests=1, warm_up=0, concurrency="auto", request_rate=None, seed=0, **NO_SLICE)
     assert concurrency_of(task, 32) == 32
-    open_loop = Bench(num_requests=1, warm_up=0, concurrency="auto", request_rate=2.0, seed=0)
+    open_loop = Bench(num_requests=1, warm_up=0, concurrency="auto", request_rate=2.0, seed=0, **NO_SLICE)
     assert concurrency_of(open_loop, 32) is None
-    assert concurrency_of(Bench(num_requests=1, warm_up=0, concurrency=5, request_rate=2.0, seed=0), 32) == 5
+    assert concurrency_of(Bench(num_requests=1, warm_up=0, concurrency=5, request_rate=2.0, seed=0, **NO_SLICE), 32) == 5
 
 
 def test_how_long_it_will_take_is_told_before() -> None:
     workload = load("workload.prompt_tokens=100", "workload.output_tokens=20").workload
     assert isinstance(workload, SteadyWorkload)
     rate = (Figure(name="tokens_per_s_per_gpu", value=10.0, unit="tokens/s", label="calibrated"),)
-    task = Bench(num_requests=1000, warm_up=2, concurrency="auto", request_rate=None, seed=0)
+    task = Bench(num_requests=1000, warm_up=2, concurrency="auto", request_rate=None, seed=0, **NO_SLICE)
     told = length(task, workload, rate, 2)
     assert told.startswith("1,000 requests of 100 + 20 tokens after 2 to warm up: about 1.7 hours by the plan's")
-    slow = Bench(num_requests=1000, warm_up=2, concurrency="auto", request_rate=0.001, seed=0)
+    slow = Bench(num_requests=1000, warm_up=2, concurrency="auto", request_rate=0.001, seed=0, **NO_SLICE)
     assert length(slow, workload, rate, 2).endswith("they arrive over about 277.5 hours")
-    one = Bench(num_requests=1, warm_up=0, concurrency="auto", request_rate=None, seed=0)
+    one = Bench(num_requests=1, warm_up=0, concurrency="auto", request_rate=None, seed=0, **NO_SLICE)
     assert length(one, workload, (), 1) == "1 request of 100 + 20 tokens after 0 to warm up"
     assert [duration(each) for each in (0.1, 40.4, 720, 12600)] == ["1 s", "40 s", "12 minutes", "3.5 hours"]
 

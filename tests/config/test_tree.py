@@ -15,7 +15,7 @@ from deepinfer.config.chips import Chip, Fact, Link
 from deepinfer.config.compose import compose_data, load
 from deepinfer.config.convert import convert
 from deepinfer.config.registry import BUILT_IN
-from deepinfer.config.runnable import NOT_BUILT, unbuilt
+from deepinfer.config.runnable import NOT_BUILT, plan_only, unbuilt
 from deepinfer.config.specs import Spec
 
 CONF = Path(str(files("deepinfer.conf")))
@@ -154,10 +154,22 @@ def test_what_is_not_built_is_refused_by_name(option: str, composed: dict[str, A
     kind = getattr(spec, group).kind
     if group == "cluster":  # a combination: what of it is not built is named by its own group
         named = {problem.asked.partition("=")[0].partition(":")[0] for problem in problems}
-        assert named <= set(Spec.__struct_fields__) and (problems or spec.hardware.kind == "cpu")
+        one_that_runs = spec.parallel.num_ranks == 1 and not plan_only(
+            spec.hardware.kind, spec.hardware.architecture.value
+        )
+        assert named <= set(Spec.__struct_fields__) and (problems or one_that_runs)
         return
     listed = kind in NOT_BUILT.get(f"{group}.kind", ()) or (group == "parallel" and spec.parallel.num_ranks > 1)
-    assert bool(problems) == listed
+    architecture = spec.hardware.architecture.value if isinstance(spec.hardware, Chip) else ""
+    assert bool(problems) == (listed or bool(group == "hardware" and plan_only(kind, architecture)))
     for problem in problems:
-        assert kind in problem.asked or group == "parallel"
+        assert kind in problem.asked or architecture in problem.asked or group == "parallel"
         assert problem.fix
+
+
+def test_of_nvidias_chips_those_run_that_kernels_are_written_for() -> None:
+    architectures = {option: option_dict(f"hardware/{option}") for option in ("h100", "h200", "b200", "gb300")}
+    refused = {
+        option: plan_only(sheet["kind"], sheet["architecture"]["value"]) for option, sheet in architectures.items()
+    }
+    assert refused == {"h100": "", "h200": "", "b200": "hardware.architecture", "gb300": "hardware.architecture"}

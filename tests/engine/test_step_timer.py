@@ -2,9 +2,11 @@
 
 import time
 
+import numpy as np
 import pytest
 from toy_executor import ToyExecutor, toy_limits
 
+from deepinfer.engine.executor_local import LocalExecutor
 from deepinfer.engine.step_timer import StepTimer
 from deepinfer.interfaces import SampleInput, StepPlan
 
@@ -17,6 +19,11 @@ class Clocked(ToyExecutor):
     def __init__(self, threads: int) -> None:
         super().__init__(LIMITS)
         self.threads, self.wall_s, self.cpu_s = threads, 0.0, 0.0
+
+    step_clock = LocalExecutor.step_clock
+
+    def plant_drafts(self, slots: np.ndarray, number: int) -> None:
+        self.state.plant_drafts(slots, number)
 
     def work(self, units: int) -> None:
         self.wall_s, self.cpu_s = self.wall_s + units, self.cpu_s + units / 4

@@ -22,7 +22,11 @@ def test_configuration_reference_is_current() -> None:
 
 def test_every_key_is_explained() -> None:
     rows = dict(re.findall(r"^\| `([\w.]+)` \| [^|]+ \| (.*) \|$", REFERENCE, re.MULTILINE))
-    sourced = ("cost.architectures.", "cost.system_share.")  # like chips: every figure carries its own source
+    sourced = (
+        "cost.architectures.",
+        "cost.own_kernels.",
+        "cost.system_share.",
+    )  # like chips: every figure carries its own source
     keys = {
         key.removesuffix(".*")
         for key in leaf_keys()
@@ -38,9 +42,10 @@ def test_words_of_verbs_are_in_the_reference(word: str) -> None:
 
 
 def test_options_that_build_on_another_are_marked_too() -> None:
-    for option in ("ascend950", "ascend950dt", "h200"):
+    for option in ("ascend950", "ascend950dt", "b200", "gb300"):
         assert re.search(rf"^\| `hardware={option}` .*\*planned\* \|$", REFERENCE, re.MULTILINE)
-    assert not re.search(r"^\| `hardware=cpu` .*planned", REFERENCE, re.MULTILINE)
+    for option in ("cpu", "h100", "h200"):
+        assert not re.search(rf"^\| `hardware={option}` .*planned", REFERENCE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

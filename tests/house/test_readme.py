@@ -18,7 +18,7 @@ COMMANDS = [line.removeprefix("$ ").partition(" #")[0].strip() for line in SHELL
 OURS = [line for line in COMMANDS if re.match(r"(python -m )?deepinfer\b|python examples/", line)]
 MAKES = [line for line in COMMANDS if line.startswith("make ")]
 PROGRAMS = [text for kind, text in BLOCKS if kind == "python"]
-WITHOUT_DEVICES = "hardware=ascend950"  # a run (not a plan) of this ends with exit code 4 here
+DEVICES = {"hardware=ascend950", "hardware=h200"}  # a run (not a plan) on one that is not here ends with exit code 4
 
 
 def test_readme_fits_on_a_screen_and_shows_something() -> None:
@@ -34,8 +34,9 @@ def test_command(command: str, tmp_path: Path) -> None:
     else:
         launch, words = ["-m", "deepinfer"], words[words.index("deepinfer") + 1 :]
     done = subprocess.run([sys.executable, *launch, *words], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == (4 if WITHOUT_DEVICES in words and "plan" not in words else 0), done.stderr
-    assert done.stdout
+    wants_device = bool(DEVICES & set(words)) and "plan" not in words
+    assert done.returncode in ((0, 4) if wants_device else (0,)), done.stderr
+    assert done.stdout or "accelerator" in done.stderr
 
 
 @pytest.mark.parametrize("command", MAKES)

@@ -6,7 +6,15 @@ CUDA C++ (cuda_top_entries, cuda_candidate_blocks) runs on GPUs only.
 import pytest
 import torch
 from deepinfer.kernels.cuda_candidate_blocks import candidate_blocks
-from deepinfer.kernels.cuda_top_entries import MAX_CLUSTER, MAX_ELEMENTS, THREADS, shape_of, top_entries
+from deepinfer.kernels.cuda_top_entries import (
+    LONGEST,
+    MAX_CLUSTER,
+    MAX_ELEMENTS,
+    THREADS,
+    best_of_parts,
+    shape_of,
+    top_entries,
+)
 from torch import Tensor
 
 from deepinfer.ops import index
@@ -76,13 +84,29 @@ def test_a_row_is_cut_so_that_it_fits() -> None:
             assert cluster * elements * THREADS >= width // group and elements % 4 == 0
             assert cluster <= MAX_CLUSTER and elements <= MAX_ELEMENTS[group]
     with pytest.raises(ValueError, match="longer than"):
-        shape_of(1, 262152, 1)
+        shape_of(1, LONGEST + 8, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [60, 63, 200])
+def test_the_best_of_parts_are_those_of_whole_rows(kind: str, count: int) -> None:
+    x, visible = scores(kind, 5, 640, "cpu"), lengths(5, 640, "cpu")
+    widths = []
+
+    def choose(scores_TJ: Tensor, *others: Tensor) -> Tensor:
+        widths.append(scores_TJ.shape[1])
+        return twins.top_entries(scores_TJ, *others)
+
+    got = chosen(lambda *given: best_of_parts(*given, 256, choose), x, visible, count=count)
+    assert torch.equal(got, chosen(twins.top_entries, x, visible, count=count))
+    assert widths[:3] == [256, 256, 128] and widths[3] % 8 == 0
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("rows", "width"), [(5, 4096), (1, 16384), (64, 16384), (5, 32776), (4, 65536), (2, 131072), (3, 262144)]
+    ("rows", "width"),
+    [(5, 4096), (1, 16384), (64, 16384), (5, 32776), (4, 65536), (2, 131072), (3, 262144), (2, 524296)],
 )
 def test_choices_equal_the_twins(kind: str, rows: int, width: int) -> None:
     x, visible = scores(kind, rows, width, "cuda"), lengths(rows, width, "cuda")

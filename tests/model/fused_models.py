@@ -6,13 +6,16 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
-from small_models import FIXTURES, Engine, SmallModel
+from small_models import FIXTURES, Engine, SmallModel, k6_model
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deepinfer.arch.cache import CacheLayout
+from deepinfer.arch.config import V41Config
 from deepinfer.config.facts import shipped_folder
+from deepinfer.model.checkpoint.dummy import dummy_stored
 from deepinfer.model.checkpoint.reader import Checkpoint, open_checkpoint
 from deepinfer.model.checkpoint.weights import load_stored, load_weights
 from deepinfer.model.fused.model import FusedModel
@@ -57,15 +60,67 @@ def golden() -> Checkpoint:
 
 @lru_cache(maxsize=4)
 def pair(checkpoint: Callable[[], Checkpoint], dtype: str, compact: bool = False) -> Pair:
-    """Room to take six tokens back, and for four snapshots. Candidates lie in blocks of 8, as kernels have them."""
+    """Room to take six tokens back, and for four snapshots."""
     opened = checkpoint()
-    config, classes = msgspec.structs.replace(opened.config, candidate_block_size=8), opened.engram_classes
+    config, classes = opened.config, opened.engram_classes
     layout = CacheLayout.of(config, dtype=dtype, block_tokens=16, backtrack=6)
     common = {"layout": layout, "token_classes": classes, "compact": compact}
     small = SmallModel(config, load_weights(opened), classes)
     plain = V41Model(config, small.weights, reference(), numerics="full", dtype=dtype, **common)
     fused = FusedModel(config, load_stored(opened), row_by_row(), **common, max_positions=1024)
     return Pair(*(Engine(model, num_snapshots=SNAPSHOTS) for model in (plain, fused)))
+
+
+def wide_config() -> V41Config:
+    """The least that the Hopper kernels take: their head counts and head dims, everything else small. Weights are invented."""
+    return msgspec.structs.replace(
+        k6_model().config,
+        hidden_size=1024,
+        num_attention_heads=64,
+        q_lora_rank=512,
+        o_lora_rank=128,
+        index_n_heads=32,
+        moe_intermediate_size=256,
+        n_routed_experts=128,
+        num_experts_per_tok=6,
+        dspark_n_routed_experts=128,
+        dspark_num_experts_per_tok=6,
+        dspark_markov_rank=256,
+    )
+
+
+@lru_cache(maxsize=1)
+def wide_stored(device: str = "cuda") -> dict[str, Tensor]:
+    """Weights of `wide_config` as a checkpoint stores them, made on the device."""
+    return dummy_stored(wide_config(), device=device)
+
+
+def wide_classes() -> np.ndarray:
+    config = wide_config()
+    return np.arange(config.vocab_size, dtype=np.int64) % config.engram_compressed_vocab_size
+
+
+def wide_model(ops: DeviceOps, device: str = "cuda", *, backtrack: int = 6, compact: bool = False) -> FusedModel:
+    """In bfloat16, with room for two draft layers, blocks of 128 tokens and 2,048 positions."""
+    config = wide_config()
+    layout = CacheLayout.of(
+        config,
+        numerics="full",
+        dtype="bfloat16",
+        block_tokens=128,
+        backtrack=backtrack,
+        num_draft_layers=config.num_nextn_predict_layers,
+    )
+    return FusedModel(
+        config,
+        wide_stored(device),
+        ops,
+        layout=layout,
+        device=device,
+        token_classes=wide_classes(),
+        compact=compact,
+        max_positions=2048,
+    )
 
 
 def row_by_row() -> DeviceOps:

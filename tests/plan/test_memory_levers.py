@@ -83,7 +83,7 @@ def test_the_cure_fits(plan_of: PlanOf, case: str) -> None:
 
 def test_all_parts_and_what_is_left_are_named(plan_of: PlanOf) -> None:
     problem = problem_of(plan_of, *CASES["tables stay"])
-    for part in ("experts 72.2", "engram 50.7", "dense 7.2", "draft", "workspace", "state"):
+    for part in ("experts 72.2", "engram 50.7", "dense 7.3", "draft", "workspace", "state"):
         assert part in problem.found
     assert "may be used, so no token fits" in problem.why
     pool = problem_of(plan_of, "hardware=h200", "parallel=ep8", "cache.num_blocks=999999")

@@ -9,6 +9,7 @@ import pytest
 
 from deepinfer.config.facts import load_chip
 from deepinfer.config.libraries import BY_NAME as LIBRARY
+from deepinfer.ops.device import DeviceOps
 from deepinfer.ops.record import Ops
 from deepinfer.ops.reference import reference
 from deepinfer.plan.catalog import BACKENDS, CLASS_OP, OPS, Backend, unfit
@@ -24,13 +25,16 @@ def test_ops_are_the_fields_of_the_record() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
 def test_a_backend_is_in_this_version_when_it_makes_a_record_of_ops(backend: Backend) -> None:
-    """Our kernels are there, as another record, which no run takes yet."""
+    """Our kernels are a record of fused operations, which a GPU takes in the place of another's."""
     module, _, attribute = backend.implementation.partition(":")
-    there = importlib.util.find_spec(module) is not None
-    assert there == (backend.in_this_version or backend.name == "triton")
+    assert backend.in_this_version == (importlib.util.find_spec(module) is not None)
     if backend.in_this_version:
         record = getattr(import_module(module), attribute)()
-        assert isinstance(record, Ops) and record.name == backend.name
+        assert record.name == {"triton": "hopper"}.get(backend.name, backend.name)
+        assert isinstance(record, DeviceOps if backend.name == "triton" else Ops)
+    if backend.fused:
+        module, _, attribute = backend.fused.partition(":")
+        assert callable(getattr(import_module(module), attribute))
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
@@ -81,7 +85,7 @@ def test_classes_of_weights_follow_ops() -> None:
 )
 def test_architectures_decide(hardware: str, backend: str, fits: bool) -> None:
     (row,) = [row for row in BACKENDS if row.name == backend]
-    reason = unfit(row, "rms_norm", load_chip(hardware), "float32")
+    reason = unfit(row, "rms_norm", load_chip(hardware), "bfloat16" if backend == "triton" else "float32")
     assert (reason == "") is fits
     assert fits or backend in reason
 

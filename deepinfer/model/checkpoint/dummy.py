@@ -39,7 +39,7 @@ def dummy_stored(
 
     A tensor depends on `seed` and its own name and shape only. `names` limits the work to a part of the text model.
     """
-    pools = _Pools(seed, device)
+    pools = Pools(seed, device)
     return {name: tensor for spec in weight_specs(config, names) for name, tensor in pools.stored(spec).items()}
 
 
@@ -52,7 +52,7 @@ def dummy_weights(
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
     """The numbers of `dummy_stored`: what `load_weights` would give had they been written and read."""
-    pools = _Pools(seed, device)
+    pools = Pools(seed, device)
     weights = {}
     for spec in weight_specs(config, names):
         stored = pools.stored(spec)
@@ -60,7 +60,7 @@ def dummy_weights(
     return weights
 
 
-class _Pools:
+class Pools:
     """Random numbers, E4M3 codes and packed E2M1 codes; a tensor is cut from their endless repetition at its own place."""
 
     def __init__(self, seed: int, device: torch.device | str) -> None:
@@ -86,8 +86,13 @@ class _Pools:
     def _cut(self, pool: Tensor, spec: TensorSpec) -> Tensor:
         digest = hashlib.blake2b(f"{self.seed}/{spec.name}".encode(), digest_size=8).digest()
         start, count = int.from_bytes(digest, "little") % POOL_SIZE, math.prod(spec.shape)
-        repeats = math.ceil((start + count) / POOL_SIZE)
-        return pool.expand(repeats, -1).reshape(-1)[start : start + count].clone().view(spec.shape)
+        out = pool.new_empty(count)
+        first = min(count, POOL_SIZE - start)
+        out[:first] = pool[start : start + first]
+        whole = (count - first) // POOL_SIZE * POOL_SIZE
+        out[first : first + whole].view(-1, POOL_SIZE).copy_(pool)
+        out[first + whole :] = pool[: count - first - whole]
+        return out.view(spec.shape)
 
 
 def _moments(spec: TensorSpec) -> tuple[float, float]:

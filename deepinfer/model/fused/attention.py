@@ -63,7 +63,7 @@ class FusedAttention:
         place = entries.rope_T2F, cache.index_rows[self.layer], entries.rows_T
         ops.index_store(index, w.index_k_norm, eps, *place)
         if tail is not None and rows.tails is not None:
-            glue.write_tails(tail, raw, rows.tails.from_M, rows.tails.to_M)
+            ops.write_tails(tail, raw, rows.tails.from_M, rows.tails.to_M)
 
     def store_window(self, key_TK: Tensor, rope_T2F: Tensor, rows: FusedRows, cache: ModelCache) -> Tensor | None:
         """Bring the ring, and snapshots, up to date; the scratch store of far sequences, where the step has any."""

@@ -2,8 +2,7 @@
 
 Nothing here looks at a number on the host, and every output's size follows from the inputs' sizes alone.
 
-Legend: T rows · N streams · D hidden · G n-gram slots · R table rows of a token · W window · S sequences or selected slots ·
-B blocks of a sequence · E entries chosen · K head dim · C columns of a product · M rows copied · X numbers of a tail place.
+Legend: T rows · N streams · D hidden · V vocabulary · W window · M rows copied · [A, B, R] a store.
 """
 
 from collections.abc import Mapping
@@ -33,24 +32,16 @@ def to_device(arrays: Mapping[str, np.ndarray], device: torch.device) -> dict[st
 
 def embed_streams(embed_VD: Tensor, token_ids_T: Tensor, streams: int) -> Tensor:
     """[T, N, D]: a token's embedding in every stream."""
-    return embed_VD[token_ids_T].unsqueeze(1).repeat(1, streams, 1)
+    return embed_VD.index_select(0, token_ids_T.long()).unsqueeze(1).repeat(1, streams, 1)
 
 
 def first_coefficients(x_TND: Tensor) -> Coefficients:
     """What the first site reads with: stream 0 alone. Nothing was written yet, so that the other two are never used."""
     rows, streams = x_TND.shape[:2]
-    read_TN = x_TND.new_zeros(rows, streams, dtype=working_dtype(x_TND.dtype))
-    read_TN[:, 0] = 1
-    return Coefficients(read_TN, read_TN.new_zeros(rows, streams, streams), torch.zeros_like(read_TN))
-
-
-def stream_mean(x_TND: Tensor) -> Tensor:
-    """[T, D] of x's dtype, streams added from first to last in float32 (or float64)."""
-    share_TND = x_TND.to(working_dtype(x_TND.dtype)) / x_TND.shape[1]
-    total = share_TND[:, 0]
-    for stream in range(1, x_TND.shape[1]):
-        total = total + share_TND[:, stream]
-    return total.to(x_TND.dtype)
+    numbers = x_TND.new_zeros(rows * streams * (streams + 2), dtype=working_dtype(x_TND.dtype))
+    read, mixing, write = numbers.split([rows * streams, rows * streams * streams, rows * streams])
+    read.view(rows, streams)[:, 0] = 1
+    return Coefficients(read.view(rows, streams), mixing.view(rows, streams, streams), write.view(rows, streams))
 
 
 def border_rows(border: Border, rows_T: Tensor) -> Border:
@@ -68,11 +59,6 @@ def spread_rows(x_TD: Tensor, rows_T: Tensor | None, total: int) -> Tensor:
     return x_TD.new_zeros(total, x_TD.shape[1]).index_copy_(0, rows_T.long(), x_TD)
 
 
-def token_classes(ngram_ids_TG: Tensor, classes_V: Tensor, pad_class: int) -> Tensor:
-    """Classes int64 [T, G] of a row's own and earlier tokens; before the sequence (-1) the pad token's."""
-    return torch.where(ngram_ids_TG >= 0, classes_V[ngram_ids_TG.clamp(min=0)], pad_class)
-
-
 def window_rows(
     positions_T: Tensor, floor_T: Tensor, ring_T: Tensor, place_T: Tensor, window: int, ring_slots: int
 ) -> Tensor:
@@ -88,19 +74,7 @@ def window_rows(
     return torch.where(wanted_TW >= floor_T.unsqueeze(1), rows_TW, -1)
 
 
-def entry_rows(entry_TE: Tensor, tables_SB: Tensor, sequence_T: Tensor, per_block: int) -> Tensor:
-    """Row numbers int32 [T, E] of a sequence's entries in the blocks' stores; -1 stays."""
-    block_TE = tables_SB[sequence_T.unsqueeze(1), entry_TE.clamp(min=0) // per_block]
-    return torch.where(entry_TE >= 0, block_TE * per_block + entry_TE % per_block, -1)
-
-
 def copy_rows(from_ABR: Tensor, from_M: Tensor, to_ABR: Tensor, to_M: Tensor) -> None:
     """Copy stored rows as they are, row number `from_M`[i] of one store to `to_M`[i] of another. No two share a target."""
     source, target = from_ABR.shape[1], to_ABR.shape[1]
     to_ABR[to_M // target, to_M % target] = from_ABR[from_M // source, from_M % source]
-
-
-def write_tails(tail_ASX: Tensor, raw_TC: Tensor, rows_M: Tensor, places_M: Tensor) -> None:
-    """Values and gates of rows `rows_M` to places `places_M` of the tails (float32): the first X columns of `raw`."""
-    slots = tail_ASX.shape[1]
-    tail_ASX[places_M // slots, places_M % slots] = raw_TC[rows_M, : tail_ASX.shape[2]]

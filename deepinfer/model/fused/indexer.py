@@ -8,14 +8,11 @@ from torch import Tensor
 
 from deepinfer.arch.config import V41Config
 from deepinfer.model.cache_storage import ModelCache
-from deepinfer.model.fused import glue
 from deepinfer.model.fused.step_rows import FusedRows
 from deepinfer.model.selection import row_blocks
 from deepinfer.ops.device import DeviceOps
-from deepinfer.ops.indexer import BLOCK
 
 SCORE_BYTES = 256 << 20  # scores that exist at a time; long prompts are scored some rows after others
-PREFILL_ROWS, FEW_ROWS = 16, 8  # rows of a sequence that share a kernel's reads of keys
 
 
 class FusedIndexer:
@@ -49,9 +46,11 @@ class FusedIndexer:
         entry_TN = q_TIK.new_empty(rows.num_rows, c.index_topk, dtype=torch.int32)
         if layer == c.candidate_source_layer_id:
             self._candidates_TC = q_TIK.new_empty(rows.num_rows, c.candidate_topk_blocks, dtype=torch.int32)
-        for block in row_blocks(rows.num_rows, 4 * max(width, BLOCK * c.candidate_topk_blocks), SCORE_BYTES):
+        for block in row_blocks(
+            rows.num_rows, 4 * max(width, c.candidate_block_size * c.candidate_topk_blocks), SCORE_BYTES
+        ):
             self._choose_rows(layer, block, q_TIK, weight_TI, store, width, entry_TN)
-        self._chosen[layer] = glue.entry_rows(entry_TN, rows.tables_SB, rows.sequence_T, store.shape[1])
+        self._chosen[layer] = self._ops.entry_rows(entry_TN, rows.tables_SB, rows.sequence_T, store.shape[1])
 
     def _choose_rows(
         self,
@@ -69,18 +68,13 @@ class FusedIndexer:
         candidates = None if self._candidates_TC is None else self._candidates_TC[block]
         if layer > c.candidate_source_layer_id:
             assert candidates is not None
-            scores = weight_TI.new_empty(len(visible_T), BLOCK * candidates.shape[1])
+            scores = weight_TI.new_empty(len(visible_T), c.candidate_block_size * candidates.shape[1])
             ops.candidate_scores(*keys, candidates, scores)
             ops.top_entries(scores, visible_T, entry_TN[block], candidates)
             return
         scores = weight_TI.new_empty(len(visible_T), width)
-        ops.paged_index_scores(*keys, scores, self._rows_together())
+        ops.paged_index_scores(*keys, scores, rows.rows_together)
         ops.top_entries(scores, visible_T, entry_TN[block])
         if layer == c.candidate_source_layer_id:
             assert candidates is not None
-            ops.candidate_blocks(scores, visible_T, candidates)
-
-    def _rows_together(self) -> int:
-        """By the step's shape: single rows, checked drafts, or chunks."""
-        of_sequence = -(-self._rows.num_rows // max(1, len(self._rows.tables_SB)))
-        return of_sequence if of_sequence <= FEW_ROWS else PREFILL_ROWS
+            ops.candidate_blocks(scores, visible_T, candidates, c.candidate_block_size)

@@ -34,7 +34,6 @@ from deepinfer.model.fused.sublayers import FusedEngram, FusedExperts
 from deepinfer.model.rope import inverse_frequencies, rope_table
 from deepinfer.ops.device import DeviceOps
 from deepinfer.ops.hyper_border import Border, Coefficients
-from deepinfer.ops.indexer import BLOCK
 
 
 @dataclass(frozen=True)
@@ -92,9 +91,9 @@ class FusedModel:
     @torch.inference_mode()
     def forward_with_features(self, step: StepInput, cache: ModelCache) -> tuple[Tensor, Tensor]:
         """`forward`, and the draft module's inputs [T, F]: stream means at the inputs of its target layers."""
-        features: list[Tensor] = []
-        hidden_TD = self._run(step, cache, features)
-        return hidden_TD, torch.cat(features, dim=-1)
+        width = len(self.config.dspark_target_layer_ids) * self.config.hidden_size
+        features_TF = self.embed_VD.new_empty(len(step.positions), width)
+        return self._run(step, cache, features_TF), features_TF
 
     @torch.inference_mode()
     def logits(self, hidden_RD: Tensor) -> Tensor:
@@ -102,21 +101,24 @@ class FusedModel:
         normed = self.ops.norm_quantise(hidden_RD, self.norm_D, self.config.rms_norm_eps, normed=True, grid=False)
         return self.ops.bf16_linear(normed.normed_TD, self.head_VD, torch.float32)
 
-    def _run(self, step: StepInput, cache: ModelCache, features: list[Tensor] | None) -> Tensor:
-        c = self.config
+    def _run(self, step: StepInput, cache: ModelCache, features_TF: Tensor | None) -> Tensor:
         cache.bring_states(step)
-        rows, upper = self.rows(step, cache)
+        return self.run_rows(*self.rows(step, cache), cache, features_TF)
+
+    def run_rows(self, rows: FusedRows, upper: FusedRows, cache: ModelCache, features_TF: Tensor | None) -> Tensor:
+        """The layers over rows that are worked out already: `upper` from the boundary on. Fills `features_TF`, where given."""
+        c, targets = self.config, list(self.config.dspark_target_layer_ids)
         indexer = FusedIndexer(c, self.ops, rows, cache)
-        classes_TG = glue.token_classes(rows.ngram_ids_TG, self.classes_V, self.pad_class)
         x_TND, out_TD = glue.embed_streams(self.embed_VD, rows.token_ids_T, c.hc_mult), None
         ended = glue.first_coefficients(x_TND)
         for number, layer in enumerate(self.layers):
             if layer.engram is not None:
-                x_TND = layer.engram(self._mixed(x_TND, out_TD, ended), classes_TG)
+                mixed_TND = self._mixed(x_TND, out_TD, ended)
+                x_TND = layer.engram(mixed_TND, rows.ngram_ids_TG, self.classes_V, self.pad_class)
                 out_TD = None
             begun = self._border(x_TND, out_TD, ended, layer.attn_site)
-            if features is not None and number in c.dspark_target_layer_ids:
-                features.append(rows.spread(glue.stream_mean(begun.x_TND)))
+            if features_TF is not None and number in c.dspark_target_layer_ids:
+                self._note(begun.x_TND, rows, features_TF.unflatten(1, (-1, c.hidden_size))[:, targets.index(number)])
             if number == c.boundary:
                 begun, rows = self._enter_upper(begun, rows, upper, cache, indexer)
             x_TND, out_TD, ended = self._layer(layer, begun, rows, cache, indexer)
@@ -124,6 +126,13 @@ class FusedModel:
             x_TND, out_TD, ended, None, self.norm_D, *self._constants(), quantise=False, collapsed=True
         )
         return rows.spread(last.collapsed_TD)
+
+    def _note(self, x_TND: Tensor, rows: FusedRows, out_TD: Tensor) -> None:
+        """The streams' mean into some columns of the features, zeros for rows that are not here."""
+        if rows.kept_T is None:
+            self.ops.stream_mean(x_TND, out_TD)
+        else:
+            out_TD.copy_(rows.spread(self.ops.stream_mean(x_TND, torch.empty_like(x_TND[:, 0]))))
 
     def _layer(
         self, layer: FusedLayer, begun: Border, rows: FusedRows, cache: ModelCache, indexer: FusedIndexer
@@ -177,10 +186,6 @@ def _check(config: V41Config, layout: CacheLayout, compact: bool, token_classes:
     later = [layer for layer in config.kv_source_layer_ids if layer > config.boundary]
     assert not (compact and later), "entries of a layer past the boundary would lack the rows that were dropped"
     assert layout.numerics == "full", "the caches must be laid out for this model"
-    if config.candidate_block_size != BLOCK:
-        raise ValueError(
-            f"candidate_block_size={config.candidate_block_size}: the fused operations choose blocks of {BLOCK}"
-        )
     if config.engram_layer_ids and token_classes is None:
         raise ValueError("this model has engram layers: FusedModel needs token_classes (see deepinfer.arch.engram)")
     if token_classes is not None and len(token_classes) != config.vocab_size:

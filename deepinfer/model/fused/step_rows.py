@@ -17,6 +17,7 @@ from deepinfer.model.fused import glue
 from deepinfer.model.fused.row_plan import RowPlan, Run, plan_rows, plan_upper
 
 UPPER = "upper/"
+PREFILL_ROWS, FEW_ROWS = 16, 8  # rows of a sequence that share a kernel's reads of keys
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class FusedRows:
     window_rows_TW: Tensor
     upper_window_rows_TW: Tensor
     kept_T: Tensor | None
+    rows_together: int  # of a sequence, that share reads of index keys; it changes times, never bits
 
     @property
     def num_rows(self) -> int:
@@ -70,9 +72,10 @@ class FusedRows:
         return self.plan.runs
 
     def scratch(self, ring_ABR: Tensor) -> Tensor | None:
-        """An empty scratch store [1, rows, R] for a ring's rows, where the step needs one."""
-        rows = self.plan.scratch_rows
-        return ring_ABR.new_empty(1, rows, ring_ABR.shape[2]) if rows else None
+        """An empty scratch store for a ring's rows, where the step needs one. Its blocks have the ring's size: kernels are
+        compiled for it, and would be again for steps of every other number of rows."""
+        rows, (_, block_rows, width) = self.plan.scratch_rows, ring_ABR.shape
+        return ring_ABR.new_empty(-(-rows // block_rows), block_rows, width) if rows else None
 
     def spread(self, x_TD: Tensor) -> Tensor:
         """Results of these rows as results of the whole step's, zeros for the others."""
@@ -130,6 +133,7 @@ class RowMaker:
             window_rows_TW=windows[0],
             upper_window_rows_TW=windows[0] if windows[1] is None else windows[1],
             kept_T=numbers.get("kept"),
+            rows_together=_rows_together(plan.num_rows, len(numbers["tables"])),
         )
 
     def windows(self, numbers: Mapping[str, Tensor], floor_T: Tensor) -> Tensor:
@@ -141,6 +145,12 @@ class RowMaker:
     def entries(self, ratio: int, numbers: Mapping[str, Tensor]) -> EntryRows:
         at_T = numbers["positions"] if ratio == 1 else numbers["pair_positions"]
         return EntryRows(numbers[f"entry_rows{ratio}"], self.ropes_P2F[True][at_T], numbers[f"visible{ratio}"])
+
+
+def _rows_together(num_rows: int, num_sequences: int) -> int:
+    """By the step's shape: single rows, checked drafts, or chunks."""
+    of_sequence = -(-num_rows // max(1, num_sequences))
+    return of_sequence if of_sequence <= FEW_ROWS else PREFILL_ROWS
 
 
 def _copies(numbers: Mapping[str, Tensor], name: str) -> Copies | None:

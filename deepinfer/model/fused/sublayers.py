@@ -6,13 +6,15 @@ Legend: T rows · N streams · D hidden · G n-gram slots · P pairs of a row an
 from torch import Tensor
 
 from deepinfer.arch.config import V41Config
+from deepinfer.model.fused.beside import beside
 from deepinfer.model.fused.stored_weights import FusedEngramWeights, FusedExpertWeights
 from deepinfer.ops.device import DeviceOps
-from deepinfer.ops.engram import engram_rows
 
 
 class FusedExperts:
-    """Router, routed experts and the shared expert."""
+    """Router, routed experts and, beside them where rows are few, the shared expert."""
+
+    branches = True  # off: one launch after another, as whoever times single operations wants it
 
     def __init__(self, config: V41Config, ops: DeviceOps, weights: FusedExpertWeights) -> None:
         self.config, self.ops, self.weights = config, ops, weights
@@ -20,14 +22,27 @@ class FusedExperts:
 
     def __call__(self, normed_TD: Tensor, quantised_TD: Tensor) -> Tensor:
         """[T, D] of the site's input, as it is and on the FP8 grid."""
+        with beside(normed_TD, self.branches) as branch:
+            shared_TD = self.shared(quantised_TD)
+        parts_PD, places_TX = self.routed(normed_TD, quantised_TD)
+        branch.join()
+        return self.ops.combine(parts_PD, places_TX, shared_TD)
+
+    def shared(self, quantised_TD: Tensor) -> Tensor:
+        """The shared expert's rows [T, D]."""
+        w, product = self.weights, self.ops.fp8_linear
+        return product(
+            self.ops.swiglu_quantise(product(quantised_TD, w.shared_w13), None, self.config.swiglu_limit), w.shared_w2
+        )
+
+    def routed(self, normed_TD: Tensor, quantised_TD: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of pairs of a row and an expert [P, D], and which of them are each row's."""
         ops, w, limit = self.ops, self.weights, self.config.swiglu_limit
         logits_TE = ops.bf16_linear(normed_TD, w.gate_ED, self.logits_dtype)
         picks_TX, weights_TX = ops.router(logits_TE, w.bias_E, w.chosen, self.config.routed_scaling_factor)
         pairs = ops.expert_permutation(picks_TX, w.num_experts, weights_TX=weights_TX)
         act_PI = ops.fp4_experts_up(quantised_TD, pairs.rows_P, pairs.starts_E1, pairs.weights_P, w.w13, limit)
-        parts_PD = ops.fp4_grouped_linear(act_PI, None, pairs.starts_E1, w.w2)
-        shared_TI = ops.swiglu_quantise(ops.fp8_linear(quantised_TD, w.shared_w13), None, limit)
-        return ops.combine(parts_PD, pairs.places_TX, ops.fp8_linear(shared_TI, w.shared_w2))
+        return ops.fp4_grouped_linear(act_PI, None, pairs.starts_E1, w.w2), pairs.places_TX
 
 
 class FusedEngram:
@@ -36,10 +51,10 @@ class FusedEngram:
     def __init__(self, config: V41Config, ops: DeviceOps, weights: FusedEngramWeights) -> None:
         self.config, self.ops, self.weights = config, ops, weights
 
-    def __call__(self, x_TND: Tensor, classes_TG: Tensor) -> Tensor:
-        """`classes_TG`: token classes of positions p, p - 1, …; the pad token's class before the sequence."""
+    def __call__(self, x_TND: Tensor, ngram_ids_TG: Tensor, classes_V: Tensor, pad_class: int) -> Tensor:
+        """`ngram_ids_TG`: tokens of positions p, p - 1, …; -1 before the sequence, where the pad token's class stands."""
         ops, w, c = self.ops, self.weights, self.config
-        rows_TR = engram_rows(classes_TG, w.multipliers_G, w.primes_OH, w.offsets_OH)
+        rows_TR = ops.ngram_rows(ngram_ids_TG, classes_V, pad_class, w.multipliers_G, w.primes_OH, w.offsets_OH)
         memory_TF = ops.engram_gather(w.codes_AK, w.powers_AG, rows_TR).to(x_TND.dtype)
         key_value = ops.fp8_linear(ops.quantise(memory_TF).grid_TD, w.wkv).unflatten(1, (c.hc_mult + 1, c.hidden_size))
         return ops.engram_add(x_TND, key_value[:, :-1], key_value[:, -1], w.q_ND, w.k_ND, c.rms_norm_eps)

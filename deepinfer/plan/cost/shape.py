@@ -40,6 +40,10 @@ class Product(Frozen, frozen=True, kw_only=True):
     weight_bytes: float = 2.0
     scope: Scope = "row"
     per_row: float = 1.0  # ½ where two tokens make one entry
+    op: str = ""  # the kernel that does it; empty: it is part of another's launch
+    reads: int = (
+        0  # columns of a row that it takes where that is not `inputs`: several groups, each with its own weights
+    )
 
     @property
     def weights(self) -> int:
@@ -67,6 +71,7 @@ class KeyScan(Frozen, frozen=True, kw_only=True):
     ratio: int = 0  # 0: no entries
     limit: int | None = None  # most entries a query sees; null: all
     scope: Scope = "row"
+    offers: int = 0  # of its layers that choose candidates for later ones
 
     def keys(self, context: int) -> int:
         """Keys that a query in a context of `context` tokens, itself included, sees in one layer."""
@@ -127,6 +132,17 @@ class RowTraffic(Frozen, frozen=True, kw_only=True):
     scope: Scope = "row"
 
 
+class SmallKernel(Frozen, frozen=True, kw_only=True):
+    """A kernel between products, launched once in each of `layers`; its bytes count where single kernels are reckoned with."""
+
+    part: str
+    op: str
+    row_bytes: float  # that a row moves in one launch
+    layers: int = 1
+    scope: Scope = "row"
+    held_bytes: float = 0.0  # that a launch reads besides
+
+
 class Shape(Frozen, frozen=True, kw_only=True):
     """A model as a cost model sees it."""
 
@@ -136,5 +152,6 @@ class Shape(Frozen, frozen=True, kw_only=True):
     scans: tuple[KeyScan, ...] = ()
     experts: tuple[Experts, ...] = ()
     traffic: tuple[RowTraffic, ...] = ()
+    small: tuple[SmallKernel, ...] = ()
     cache_token_bytes: float = 0.0
     cache_sequence_bytes: float = 0.0

@@ -5,6 +5,7 @@ Roofline: compute, memory traffic and links overlap perfectly, so a step takes t
 """
 
 from deepinfer.config.chips import Chip
+from deepinfer.plan.cost.kernel_steps import launched
 from deepinfer.plan.cost.types import Calibration, PartTime, PartWork, StepTime, Work
 
 ROOFLINE = Calibration()
@@ -32,17 +33,23 @@ def step_time(work: Work, chip: Chip, calibration: Calibration = ROOFLINE, *, sh
     """The time of `work` on one of `sharers` ranks that divide the chip between them."""
     dtypes = {dtype for part in work.parts for dtype in part.flops}
     computed = {dtype: computed_in(chip, dtype) for dtype in dtypes}
-    compute_s: dict[str, float] = {}
-    parts = tuple(_part_time(part, chip, computed, calibration, sharers, compute_s) for part in work.parts)
+    if calibration.kernels:
+        named = {
+            part.part: computed[max(part.flops, key=part.flops.__getitem__)][0] for part in work.parts if part.flops
+        }
+        kernels = launched(work, chip, calibration, named)
+        parts, compute_s, body, latency_s = kernels.parts, kernels.compute_s, kernels.body_s, kernels.latency_s
+    else:
+        compute_s = {}
+        parts = tuple(_part_time(part, chip, computed, calibration, sharers, compute_s) for part in work.parts)
+        body, latency_s = _body(parts, compute_s, calibration), 0.0
     memory_s = sum(part.memory_s for part in parts)
     links_s: dict[str, float] = {}
     for link in work.links:
         share = calibration.link_share.get(link.link, calibration.default_link_share)
         links_s[link.link] = links_s.get(link.link, 0.0) + link.num_bytes / (link.bytes_per_s * share)
-    overlapped = max(sum(compute_s.values()), memory_s)
-    body = overlapped if calibration.parts_overlap else sum(max(part.compute_s, part.memory_s) for part in parts)
     outside = max(links_s.values(), default=0.0)
-    latency_s = calibration.layer_latency_s * work.layers
+    latency_s += calibration.layer_latency_s * work.layers
     latency_s += calibration.collective_latency_s * sum(link.calls for link in work.links)
     exposed = links_s if outside > body else {}  # links that pass behind the parts hold nothing up
     holders = {f"link {name}": seconds for name, seconds in exposed.items()} | {
@@ -64,6 +71,12 @@ def step_time(work: Work, chip: Chip, calibration: Calibration = ROOFLINE, *, sh
         bound_part=_bound_part(bound, parts),
         label=calibration.label,
     )
+
+
+def _body(parts: tuple[PartTime, ...], compute_s: dict[str, float], calibration: Calibration) -> float:
+    if calibration.parts_overlap:
+        return max(sum(compute_s.values()), sum(part.memory_s for part in parts))
+    return sum(max(part.compute_s, part.memory_s) for part in parts)
 
 
 def _longest(compute_s: dict[str, float]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from deepinfer.plan.cost.fleet_types import FleetPlan, Sustained
+from deepinfer.plan.cost.kernel_time import KernelTime
 from deepinfer.plan.cost.labels import Label, labelled
 from deepinfer.plan.frozen import Frozen
 
@@ -32,6 +33,12 @@ class Calibration(Frozen, frozen=True, kw_only=True):
     layer_latency_s: float = 0.0
     collective_latency_s: float = 0.0
     system_share: float = 1.0  # of the time that the parts leave: scheduling, padding, imbalance
+    kernels: dict[
+        str, KernelTime
+    ] = {}  # where there are any, a step is the sum of its launches, and shares are of links only
+    multiprocessors: int = 1  # of the chip that `kernels` were timed on, and its data sheet:
+    sheet_bytes_per_s: float = 1.0
+    sheet_flops_per_s: float = 1.0  # in the dtype that our exact products compute in
 
     @property
     def is_roofline(self) -> bool:
@@ -81,6 +88,20 @@ class LinkWork(Frozen, frozen=True, kw_only=True):
     calls: int
 
 
+class LaunchWork(Frozen, frozen=True, kw_only=True):
+    """Equal launches of one kernel in one step: bytes and FLOPs of all together, sizes of one; see kernel_time.py."""
+
+    part: str
+    op: str
+    calls: float
+    num_bytes: float
+    flops: float = 0.0
+    length: float = 0.0
+    rows: float = 0.0  # and `outputs`, of a product
+    outputs: float = 0.0
+    ragged: bool = False  # `rows` are an average over experts
+
+
 class Work(Frozen, frozen=True, kw_only=True):
     """What one step takes of one rank."""
 
@@ -88,6 +109,7 @@ class Work(Frozen, frozen=True, kw_only=True):
     links: tuple[LinkWork, ...]
     rows: float  # tokens that the rank computes
     layers: int
+    launches: tuple[LaunchWork, ...] = ()  # of kernels, where the shape says which
 
     def flops(self) -> dict[str, float]:
         """FLOPs of the step by dtype."""

@@ -10,10 +10,15 @@ from msgspec import structs
 from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config
 from deepinfer.plan.cost.shape import Experts, KeyScan, Product, RowTraffic, Scope, Shape
+from deepinfer.plan.cost.v41_kernels import small_kernels
 
 FP8_BYTES = 1 + 1 / 1024  # a weight with its share of the scale of a 32 × 32 block
 FP4_BYTES = 0.5 + 1 / 32
 BF16_BYTES, F32_BYTES = 2.0, 4.0
+KERNELS = {
+    "f8_e4m3": "fp8_linear",
+    "bf16": "bf16_linear",
+}  # of products; sites of the residual streams have a kernel of their own
 Item = TypeVar("Item", Product, KeyScan, Experts)
 
 
@@ -36,6 +41,7 @@ def shape_of(config: V41Config, cache: CacheLayout, *, num_draft_layers: int = 0
         scans=_together(scans),
         experts=_together(experts),
         traffic=tuple(_traffic(config, cache)),
+        small=tuple(small_kernels(config, cache, num_draft_layers)),
         cache_token_bytes=cache.growing_bytes_per_token,
         cache_sequence_bytes=cache.state_bytes,
     )
@@ -52,11 +58,26 @@ def _half(config: V41Config, layer: int) -> Scope:
 
 
 def _product(
-    part: str, dtype: str, inputs: int, outputs: int, scope: Scope, *, weight_bytes: float = 0.0, per_row: float = 1.0
+    part: str,
+    dtype: str,
+    inputs: int,
+    outputs: int,
+    scope: Scope,
+    *,
+    per_row: float = 1.0,
+    op: str | None = None,
+    reads: int = 0,
 ) -> Product:
-    held = weight_bytes or {"f8_e4m3": FP8_BYTES, "bf16": BF16_BYTES, "tf32": F32_BYTES}[dtype]
     return Product(
-        part=part, dtype=dtype, inputs=inputs, outputs=outputs, weight_bytes=held, scope=scope, per_row=per_row
+        part=part,
+        dtype=dtype,
+        inputs=inputs,
+        outputs=outputs,
+        weight_bytes={"f8_e4m3": FP8_BYTES, "bf16": BF16_BYTES, "tf32": F32_BYTES}[dtype],
+        scope=scope,
+        per_row=per_row,
+        op=KERNELS.get(dtype, "") if op is None else op,
+        reads=reads,
     )
 
 
@@ -70,7 +91,8 @@ def _layer(c: V41Config, layer: int) -> Iterator[Product]:
         yield _product("compressor", "bf16", c.head_dim, c.index_head_dim, every, per_row=1 / ratio)
     if layer in c.index_source_layer_ids:
         yield _product("index", "f8_e4m3", c.q_lora_rank, c.index_n_heads * c.index_head_dim, scope)
-        yield _product("index", "bf16", c.hidden_size, c.index_n_heads, scope)
+        joined = "" if layer in c.kv_source_layer_ids else None  # there part of the compressor's product
+        yield _product("index", "bf16", c.hidden_size, c.index_n_heads, scope, op=joined)
     if layer in c.engram_layer_ids:
         features = (c.engram_max_ngram_size - 1) * c.engram_n_heads * c.engram_head_dim
         yield _product("engram", "f8_e4m3", features, c.hidden_size * (c.hc_mult + 1), scope)
@@ -82,10 +104,12 @@ def _block(c: V41Config, scope: Scope, num_experts: int, *, draft: bool) -> Iter
     yield _product(projections, "f8_e4m3", c.hidden_size, c.q_lora_rank + c.head_dim, scope)
     yield _product(projections, "f8_e4m3", c.q_lora_rank, c.num_attention_heads * c.head_dim, scope)
     low_rank = c.o_groups * c.o_lora_rank
-    yield _product(projections, "f8_e4m3", c.heads_per_group * c.head_dim, low_rank, scope)
+    groups = c.heads_per_group * c.head_dim
+    yield _product(projections, "f8_e4m3", groups, low_rank, scope, op="fp8_grouped_linear", reads=groups * c.o_groups)
     yield _product(projections, "f8_e4m3", low_rank, c.hidden_size, scope)
     yield _product("draft" if draft else "router", "bf16", c.hidden_size, num_experts, scope)
-    yield _product(ffn, "f8_e4m3", c.hidden_size, 3 * c.moe_intermediate_size, scope)
+    yield _product(ffn, "f8_e4m3", c.hidden_size, 2 * c.moe_intermediate_size, scope)
+    yield _product(ffn, "f8_e4m3", c.moe_intermediate_size, c.hidden_size, scope)
     for _ in ("attention", "ffn"):
         yield _product(streams, "tf32", c.hc_mult * c.hidden_size, c.hc_mult * (2 + c.hc_mult), scope)
         # the norm of all streams, their mix and their collapse have no weights
@@ -100,7 +124,7 @@ def _draft(c: V41Config, num_layers: int) -> Iterator[Product]:
         yield _product("draft", "f8_e4m3", c.hidden_size, c.head_dim, "accepted")
     yield _product("draft", "f8_e4m3", c.hidden_size * len(c.dspark_target_layer_ids), c.hidden_size, "accepted")
     yield _product("draft_head", "bf16", c.hidden_size, c.vocab_size, "draft")
-    yield _product("draft_head", "bf16", c.dspark_markov_rank, c.vocab_size, "draft")
+    yield _product("draft_head", "bf16", c.dspark_markov_rank, c.vocab_size, "draft", op="markov_step")
 
 
 def _experts(c: V41Config, scope: Scope) -> Experts:
@@ -158,6 +182,7 @@ def _scans(c: V41Config, cache: CacheLayout, layer: int) -> Iterator[KeyScan]:
             ratio=ratio,
             limit=c.candidate_topk_blocks * c.candidate_block_size if narrowed else None,
             scope=scope,
+            offers=int(layer == c.candidate_source_layer_id),
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
+from deepinfer.plan.cost.launches import launches
 from deepinfer.plan.cost.links import Group, Route, host_route, remote_ranks, routes
 from deepinfer.plan.cost.shape import Experts, KeyScan, Scope, Shape
 from deepinfer.plan.cost.types import FIELDS, LinkWork, PartWork, Work
@@ -41,6 +42,7 @@ class Load(Struct, frozen=True, kw_only=True):
     keys: Callable[[KeyScan], float]  # keys that are read in one layer
     computes: float = 1.0  # rows that a rank's experts see, for each row of its own
     sends: float = 1.0  # rows that it sends to experts, for each of its own
+    drafts: int = 0  # steps of a drafter, one after another
 
 
 def prefill_work(shape: Shape, group: Group, prompt: Prompt, requests: float, *, alone: bool = False) -> Work:
@@ -107,6 +109,7 @@ def decode_work(
         keys=lambda scan: sequences * scan.distinct(queries(scan), context) if queries(scan) else 0.0,
         computes=1 / group.context,
         sends=1 / group.context,
+        drafts=drafts,
     )
     return _work(shape, group, load, shares=False)
 
@@ -129,6 +132,7 @@ def _work(shape: Shape, group: Group, load: Load, *, shares: bool) -> Work:
         links=tuple(_links(shape, group, load, shares=shares)),
         rows=load.rows["row"],
         layers=shape.layers,
+        launches=tuple(launches(shape, load, lambda experts: _read_experts(experts, group, load))),
     )
 
 
@@ -143,16 +147,23 @@ def _amounts(shape: Shape, group: Group, load: Load) -> Iterator[tuple[str, str,
             flops = load.pairs(scan) * scan.flops * scan.layers
             yield scan.part, scan.dtype, flops, "cache", load.keys(scan) * scan.key_bytes * scan.layers
     for experts in shape.experts:
-        rows, read = load.rows[experts.scope] * load.computes, load.read[experts.scope]
+        rows = load.rows[experts.scope] * load.computes
         flops = 2.0 * rows * experts.chosen * experts.weights * experts.layers
-        touched = _touched(experts, group, rows / read * group.expert) if read else 0.0  # of the steps that have rows
-        yield experts.part, experts.dtype, flops, "weights", touched * read * experts.num_bytes * experts.layers
+        read = _read_experts(experts, group, load)
+        yield experts.part, experts.dtype, flops, "weights", read * experts.num_bytes * experts.layers
     kinds = {"gather": "tables", "write": "cache", "stream": "streams"}
     if group.engram == "replicated":
         kinds["engram"] = "tables"
     for traffic in shape.traffic:
         if traffic.kind in kinds:  # the others go over links
             yield traffic.part, "", 0.0, kinds[traffic.kind], load.rows[traffic.scope] * traffic.num_bytes
+
+
+def _read_experts(experts: Experts, group: Group, load: Load) -> float:
+    """Experts of one rank whose weights a step reads in a layer, on average over steps with rows and steps without."""
+    read = load.read[experts.scope]
+    rows = load.rows[experts.scope] * load.computes
+    return _touched(experts, group, rows / read * group.expert) * read if read else 0.0
 
 
 def _slots(experts: Experts, group: Group) -> int:

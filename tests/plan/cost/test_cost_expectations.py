@@ -34,7 +34,7 @@ def fix_of(warning: str) -> str:
 
 
 def test_a_batch_that_users_do_not_allow_is_told_with_its_size(plan_of: PlanOf):
-    base = (*EP8, "cost=calibrated", "workload.tokens_per_s_per_user=30")
+    base = (*EP8, "cost=calibrated", "workload.tokens_per_s_per_user=90")
     plan = plan_of(*base)
     warning = warned(plan, "scheduler.max_num_seqs=32: with 32 at once a user gets ")
     count = plan.cost.decode.point.sequences

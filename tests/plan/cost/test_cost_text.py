@@ -103,7 +103,8 @@ def test_balance_names_the_ratio_that_it_assumes(plan_of: PlanOf):
     ("overrides", "runs"),
     [
         ((), "this version runs it"),
-        (("hardware=h200", "model=v41_tiny"), "no code yet for hardware of kind cuda"),
+        (("hardware=h200", "model=v41_tiny"), "this version runs it"),
+        (("hardware=b200", "model=v41_tiny"), "no code yet for hardware of architecture sm100"),
         (("speculation=dspark", "cache=prefix"), "this version runs it"),
         (("parallel=dp2",), "parallel: 2 ranks"),
     ],

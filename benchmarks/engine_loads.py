@@ -1,0 +1,117 @@
+"""Loads for a built engine: a batch that answers in step until it is told to end, and one whose answers end by themselves."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from msgspec import structs
+
+from deepinfer.config.compose import load_with_choices
+from deepinfer.config.errors import Refused
+from deepinfer.config.facts import probe
+from deepinfer.engine.build import EngineGraph, build_graph
+from deepinfer.engine.engine import Engine
+from deepinfer.engine.unbuilt import refuse_to_run
+from deepinfer.interfaces import SamplingParams
+from deepinfer.plan.require import missing
+from deepinfer.plan.resolve import resolve
+
+
+def build(*overrides: str) -> EngineGraph:
+    """The engine of a configuration. Where this machine cannot run it, the reasons go to stderr and the program ends."""
+    try:
+        spec, choices = load_with_choices(*overrides)
+        facts = probe(spec)
+        plan = resolve(spec, facts, choices)
+        refuse_to_run(plan, spec, missing(plan, facts))
+        return build_graph(plan)
+    except Refused as refused:
+        sys.exit(str(refused))
+
+
+def on_gpu(graph: EngineGraph) -> bool:
+    return graph.plan.hardware.kind == "cuda"
+
+
+def where(graph: EngineGraph) -> dict[str, str]:
+    """The device's name for a measured line, where it is not the machine's own processor."""
+    return {"device": torch.cuda.get_device_name()} if on_gpu(graph) else {}
+
+
+def settle() -> None:
+    """Wait for what a GPU still does."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+class SteadyBatch:
+    """Greedy answers to prompts int64 [B, tokens], that end only when told to. `prefill_s`: until every one had a token."""
+
+    def __init__(self, graph: EngineGraph, prompts: np.ndarray) -> None:
+        self.engine = graph.engine
+        room = graph.limits.max_model_len - prompts.shape[1]
+        params = SamplingParams(max_tokens=room, temperature=0.0, ignore_eos=True)
+        settle()
+        started_s = time.perf_counter()
+        self.ids = [self.engine.submit(prompt, params)[0] for prompt in prompts]
+        silent = set(self.ids)
+        while silent:
+            silent -= {event.request_id for event in self.engine.step() if event.token_ids}
+        settle()
+        self.prefill_s = time.perf_counter() - started_s
+
+    def step(self) -> None:
+        self.engine.step()
+
+    def end(self) -> None:
+        for request_id in self.ids:
+            self.engine.finish(request_id)
+        while self.engine.has_work:
+            self.engine.step()
+
+
+@dataclass(frozen=True)
+class Served:
+    """What `serve` measured: sampled tokens and the time they took, and the answer to each prompt."""
+
+    tokens: int
+    seconds: float
+    answers: list[tuple[int, ...]]
+    accepted_length: float | None
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds
+
+
+def serve(engine: Engine, prompts: Sequence[np.ndarray], params: SamplingParams) -> Served:
+    """All prompts at once, until every answer has ended.
+
+    The seed of prompt i is `params.seed` + i where there is one. Raises RuntimeError where a request fails.
+    """
+    before, started_s = engine.stats(), time.perf_counter()
+    answers: dict[int, list[int]] = {}
+    for number, prompt in enumerate(prompts):
+        own = params if params.seed is None else structs.replace(params, seed=params.seed + number)
+        answers[engine.submit(prompt, own)[0]] = []
+    running = len(answers)
+    while running:
+        for event in engine.step():
+            answers[event.request_id] += event.token_ids
+            if event.finish_reason == "error":
+                raise RuntimeError(f"a request failed: {event.error}")
+            running -= event.finish_reason is not None
+    seconds, after = time.perf_counter() - started_s, engine.stats()
+    while engine.has_work:
+        engine.step()
+    rounds = after.verify_rounds - before.verify_rounds
+    accepted = sum(after.accepted_at) - sum(before.accepted_at)
+    return Served(
+        tokens=after.sampled_tokens - before.sampled_tokens,
+        seconds=seconds,
+        answers=[tuple(tokens) for tokens in answers.values()],
+        accepted_length=1 + accepted / rounds if rounds else None,
+    )

@@ -1,0 +1,154 @@
+"""The engine's GPU tables of docs/performance.md and README.md: the tiny model with each feature on and off, and beside a peer.
+
+    python benchmarks/gpu_report.py [--write | --check]
+
+From benchmarks/results/gpu_throughput.jsonl and peer_transformers.jsonl; the latest line of each cell counts. Without an option
+the tables are printed; `--write` puts them between the pages' markers; `--check` fails where they are not current.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from markers import misplaced, put_between
+from record import RESULTS, options
+from transformers_v4 import DIFFERENCES
+
+ROOT = Path(__file__).parents[1]
+PAGE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
+BEGIN, END = "<!-- engine on a GPU: begin -->", "<!-- engine on a GPU: end -->"
+ROW_END = "| `python benchmarks/peer_transformers.py` |"
+Line = dict[str, Any]
+
+
+def latest(lines: Iterable[Line], *keys: str) -> dict[tuple[Any, ...], Line]:
+    """The last line of each cell, in the order in which cells first came."""
+    found: dict[tuple[Any, ...], Line] = {}
+    for line in lines:
+        found[tuple(line[key] for key in keys)] = line
+    return found
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def surroundings(lines: Sequence[Line], *packages: str) -> str:
+    """Device, versions and commits of the lines."""
+    devices = sorted({line.get("device", line["machine"]["cpu"]) for line in lines})
+    versions = [
+        f"{name} {line['versions'][name]}" for line in lines[-1:] for name in packages if name in line["versions"]
+    ]
+    commits = sorted({line["commit"].replace("+dirty", " with changes not committed then") for line in lines})
+    return f"{', '.join(devices)}; {', '.join(versions)}; commit {', '.join(commits)}"
+
+
+def features_report(lines: Sequence[Line]) -> str:
+    """Rows are features, columns numbers of users: tokens/s with it, and over those without."""
+    cells = latest(lines, "feature", "batch")
+    batches = sorted({batch for _, batch in cells})
+
+    def row(feature: str) -> list[str]:
+        own = [cells.get((feature, batch)) for batch in batches]
+        some = next(line for line in own if line)
+        equal = [line["equal_answers"] for line in own if line and line["equal_answers"] is not None]
+        same = f"{min(equal):.1%}".replace("100.0%", "all") if equal else "–"
+        kept = same if some["promise"] == "same tokens" else f"{same} ({some['promise'].removeprefix('none: ')})"
+        return [feature, some["load"], *(cell(line) for line in own), kept]
+
+    def cell(line: Line | None) -> str:
+        return f"{line['on_tokens_per_s']:,.0f} · {line['ratio']:.2f} ×" if line else "–"
+
+    head = ["feature", "load", *(f"B = {batch}" for batch in batches), "answers equal"]
+    names = list(dict.fromkeys(feature for feature, _ in cells))
+    told = surroundings(list(cells.values()), "torch", "triton", "cuda-bindings")
+    return f"{table(head, map(row, names))}\n\n`python benchmarks/gpu_throughput.py --record` on {told}."
+
+
+def peer_report(lines: Sequence[Line]) -> str:
+    """A row for each width and batch: tokens/s of ours, and how many times the peer's."""
+    cells = latest(lines, "width", "batch")
+
+    def row(line: Line) -> list[str]:
+        sides = (("decode", "transformers"), ("decode", "transformers_compiled"), ("prefill", "transformers"))
+        ratios = [line.get(f"{side}_{what}_ratio") for what, side in sides]
+        told = [f"{ratio:.1f}" if ratio is not None else "–" for ratio in ratios]
+        width = f"{line['width']}, {line['layers']} layers, {line['experts']} experts"
+        decode, prefill = line["deepinfer_decode_tokens_per_s"], line["deepinfer_prefill_tokens_per_s"]
+        return [width, str(line["batch"]), f"{decode:,.0f}", *told[:2], f"{prefill:,.0f}", told[2]]
+
+    head = ["width", "B", "decode, tokens/s", "÷ eager", "÷ compiled", "prefill, tokens/s", "÷ eager"]
+    told = surroundings(list(cells.values()), "torch", "transformers", "triton")
+    widths = " ".join(dict.fromkeys(width for width, _ in cells))
+    command = f"`python benchmarks/peer_transformers.py --widths {widths} --record`"
+    return (
+        f"{table(head, map(row, cells.values()))}\n\n{command} on {told}. The peer differs: {'; '.join(DIFFERENCES)}."
+    )
+
+
+def readme_row(lines: Sequence[Line]) -> str:
+    """A row of the README's table of figures: decode of the tiny model beside the peer; nothing where there are no lines."""
+    tiny = [line for (width, _), line in latest(lines, "width", "batch").items() if width == "tiny"]
+    if not tiny:
+        return ""
+    tiny.sort(key=lambda line: line["batch"])
+    rates = f"{_row(tiny, 'deepinfer_decode_tokens_per_s')} tokens/s"
+    sides = (("", "transformers"), (" with what has fixed shapes as CUDA graphs", "transformers_compiled"))
+    beside = [(how, _row(tiny, f"{side}_decode_ratio")) for how, side in sides]
+    told = ", ".join([f"{ratios} × the peer{how}" for how, ratios in beside if ratios])
+    return f"| decode on one {tiny[-1].get('device', 'CPU')}, B = {_row(tiny, 'batch')} | {rates}: {told} {ROW_END}"
+
+
+def with_row(page: str, row: str) -> str:
+    """The page with its row of the same command replaced. ValueError where it has none, or more than one."""
+    lines = page.split("\n")
+    own = [i for i, line in enumerate(lines) if line.endswith(ROW_END)]
+    if len(own) != 1:
+        raise ValueError(f"README.md has {len(own)} lines that end in {ROW_END}: leave one in its table of figures")
+    lines[own[0]] = row
+    return "\n".join(lines)
+
+
+def _row(lines: Sequence[Line], key: str) -> str:
+    """Values side by side; nothing where one is missing."""
+    return " / ".join(f"{line[key]:,.0f}" for line in lines) if all(key in line for line in lines) else ""
+
+
+def read(name: str) -> list[Line]:
+    path = RESULTS / f"{name}.jsonl"
+    return [json.loads(text) for text in path.read_text("utf-8").splitlines()] if path.is_file() else []
+
+
+def main() -> None:
+    parser = options(__doc__)
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--write", action="store_true", help="put the tables between the page's markers")
+    asked.add_argument("--check", action="store_true", help="fail where the page is not current")
+    args = parser.parse_args()
+    features, peers = read("gpu_throughput"), read("peer_transformers")
+    if not features and not peers:
+        sys.exit("no lines yet; on a GPU type: python benchmarks/gpu_throughput.py --record")
+    tables = [report(lines) for report, lines in ((features_report, features), (peer_report, peers)) if lines]
+    text, row = "\n\n".join(tables), readme_row(peers)
+    if not args.write and not args.check:
+        print(text, row, sep="\n\n")
+        return
+    pages = {path: path.read_text("utf-8") for path in (PAGE, README)}
+    if why := misplaced(pages[PAGE], BEGIN, END):
+        sys.exit(f"{PAGE.name} {why}")
+    try:
+        new = {PAGE: put_between(pages[PAGE], BEGIN, END, text), README: with_row(pages[README], row)}
+    except ValueError as fault:
+        sys.exit(str(fault))
+    stale = [path for path in pages if pages[path] != new[path]]
+    if args.check and stale:
+        names = ", ".join(path.name for path in stale)
+        sys.exit(f"out of date: {names}; type: python benchmarks/gpu_report.py --write")
+    for path in stale:
+        path.write_text(new[path], "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""The engine's parts for an accelerator: the model of fused operations, its caches, and the executor that launches them."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import structs
+
+from deepinfer.config.errors import ExitCode, Problem, Refused
+from deepinfer.engine.build_local import Parts
+from deepinfer.engine.build_model import tensor_names, token_classes
+from deepinfer.engine.device_assembly import Loaded, assemble
+from deepinfer.engine.device_warm_up import warm_up
+from deepinfer.engine.limits import EngineLimits
+from deepinfer.engine.long_wait import explained
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from deepinfer.engine.memory_profile import Fitted
+    from deepinfer.model.fused.model import FusedModel
+    from deepinfer.ops.device import DeviceOps
+    from deepinfer.plan.types import Plan, RankMemory
+    from deepinfer.sampling.grammar.desk import GrammarDesk
+    from deepinfer.sampling.sampler import Sampler
+    from deepinfer.speculation.calibration import Calibration
+
+
+TIGHT_SHARE = 0.25  # of the usable memory; where more is left over, nobody has to know exactly
+
+
+def device_parts(
+    plan: Plan,
+    limits: EngineLimits,
+    folder: Path | None,
+    sampler: Sampler,
+    grammar: GrammarDesk | None,
+    ops: DeviceOps | None = None,
+) -> Parts:
+    """Load the weights onto the device as they are stored, allocate the caches, wire the lanes.
+
+    `ops` None: those of the plan on its GPU; else these, on a CPU where the plan is for one.
+    """
+    notices: list[str] = []
+    if ops is None:
+        ops, said = _ops(plan)
+        notices += said
+    loaded = _load(plan, limits, folder, sampler, grammar, ops)
+    if loaded.calibration is not None and loaded.calibration.notice:
+        notices.append(loaded.calibration.notice)
+    num_blocks = plan.memory[0].num_blocks
+    with explained("compiling kernels for this GPU; later runs find them in the cache", on=loaded.graphs):
+        if loaded.graphs and _is_tight(plan.memory[0]):
+            fitted = _fitted(loaded)
+            num_blocks = fitted.num_blocks
+            notices += fitted.notices
+        executor = assemble(loaded, num_blocks)
+        warm_up_s = warm_up(executor, limits)
+    return Parts(
+        model=loaded.model,
+        cache=executor.cache,
+        executor=executor,
+        waits=executor.sampling.waits,
+        num_blocks=num_blocks,
+        warm_up_s=warm_up_s if loaded.graphs else 0.0,
+        notices=tuple(notices),
+    )
+
+
+def _is_tight(memory: RankMemory) -> bool:
+    """Whether the plan leaves so little of the device that its estimates have to be right."""
+    return memory.headroom_bytes < TIGHT_SHARE * (memory.headroom_bytes + memory.device_bytes)
+
+
+def _fitted(loaded: Loaded) -> Fitted:
+    """As many blocks as fit beside the worst step, measured on an executor with a few."""
+    import torch
+
+    from deepinfer.engine.memory_profile import fit_blocks, probe_blocks, profile_memory
+
+    plan = loaded.plan
+    few = probe_blocks(plan.memory[0], loaded.limits)
+    limits = structs.replace(loaded.limits, num_blocks=few)
+    executor = assemble(loaded, few)
+    warm_up(executor, limits)
+    profile = profile_memory(executor, limits)
+    executor.close()
+    del executor
+    gc.collect()
+    torch.cuda.empty_cache()
+    return fit_blocks(profile, plan.memory[0], plan.cache.padded_block_bytes)
+
+
+def _load(
+    plan: Plan,
+    limits: EngineLimits,
+    folder: Path | None,
+    sampler: Sampler,
+    grammar: GrammarDesk | None,
+    ops: DeviceOps,
+) -> Loaded:
+    import torch
+
+    device, module, calibration = torch.device(plan.hardware.kind), None, None
+    stored, classes = _stored(plan, folder)
+    model = _model(plan, stored, classes, ops, device)
+    if plan.drafting.num_draft_layers:
+        from deepinfer.model.fused.dspark import FusedDSpark
+
+        calibration = _calibration(plan, folder)
+        module = FusedDSpark(plan.model.config, stored, ops, model, layout=plan.cache)
+    return Loaded(
+        plan=plan,
+        limits=limits,
+        sampler=sampler,
+        grammar=grammar,
+        model=model,
+        draft_module=module,
+        calibration=calibration,
+        graphs=device.type == "cuda" and ops.name != "twins",  # which wait for the device inside
+    )
+
+
+def _ops(plan: Plan) -> tuple[DeviceOps, tuple[str, ...]]:
+    """The plan's one backend as fused operations, and what the user should know of them."""
+    import torch
+
+    from deepinfer.ops.device import twins
+    from deepinfer.ops.device_choice import device_ops, refusals
+
+    (backend,) = {choice.backend for choice in plan.ops}
+    if backend == "reference":
+        return twins(), ()
+    asked = plan.model.config, getattr(torch, plan.numerics.dtype)
+    blocks = plan.cache.block_tokens
+    if problems := refusals(*asked, block_tokens=blocks):
+        why = "; ".join(problems)
+        raise Refused([Problem(asked=f"kernels={backend}", found=why, fix="kernels=reference", code=ExitCode.OTHER)])
+    return device_ops(*asked, block_tokens=blocks)
+
+
+def _stored(plan: Plan, folder: Path | None) -> tuple[dict[str, Tensor], np.ndarray | None]:
+    """Weights as a checkpoint holds them, on the host, and the classes of tokens."""
+    config, names = plan.model.config, tensor_names(plan)
+    if plan.model.weights == "dummy":
+        from deepinfer.model.checkpoint.dummy import dummy_stored
+
+        return dummy_stored(config, names), np.arange(config.vocab_size) % config.engram_compressed_vocab_size
+    from deepinfer.model.checkpoint.reader import open_checkpoint
+    from deepinfer.model.checkpoint.weights import load_stored
+
+    assert folder is not None, "a checkpoint has a folder"
+    checkpoint = open_checkpoint(folder)
+    return load_stored(checkpoint, names), token_classes(checkpoint)
+
+
+def _model(
+    plan: Plan, stored: dict[str, Tensor], classes: np.ndarray | None, ops: DeviceOps, device: torch.device
+) -> FusedModel:
+    from deepinfer.model.fused.model import FusedModel
+
+    return FusedModel(
+        plan.model.config,
+        stored,
+        ops,
+        layout=plan.cache,
+        device=device,
+        token_classes=classes,
+        compact=plan.numerics.replay == "compact",
+        max_positions=plan.model.max_model_len,
+    )
+
+
+def _calibration(plan: Plan, folder: Path | None) -> Calibration:
+    from deepinfer.speculation.calibration import read_calibration
+
+    return read_calibration(folder, plan.numerics.verify, plan.model.config.dspark_block_size)

@@ -1,0 +1,239 @@
+"""The choice of tokens and drafts behind a device's forward pass, on one of two lanes; a plan takes one of them for good.
+
+The device lane launches everything and looks at nothing; the host hears what came of it when it asks. It serves coupled
+verification, where any draft is right. The host lane waits for tokens: it serves rejection sampling, whose verifier and drafter
+work on logits in the host's memory as they do for a CPU, and drafters that propose from the host's tokens.
+
+R live sequences of a step · S of them that drafts are made for · T rows of logits · V vocabulary · K drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+
+from deepinfer.engine.decode_state import DecodeState
+from deepinfer.engine.device_clock import DeviceClock, Mark
+from deepinfer.engine.drafting import DraftChooser
+from deepinfer.engine.live_rows import expand, spread_drafts
+from deepinfer.interfaces import Drafter, Drafts, StepOutput, Verified, Verifier, VerifyRows
+from deepinfer.model.fused.glue import to_device
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from deepinfer.engine.device_forward import Pass
+    from deepinfer.engine.sampling_graphs import SamplingGraphs
+    from deepinfer.model.fused.sequences import DeviceSequences
+    from deepinfer.sampling.device_rows import DeviceSampler, Launched
+    from deepinfer.sampling.grammar.desk import GrammarDesk
+    from deepinfer.speculation.draft_rounds import DraftsOnTheWay
+    from deepinfer.speculation.dspark_device import DeviceDSpark
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a step wants of its live sequences. `alive` bool of all that were planned, None: all; `num_checked` of all."""
+
+    rows: VerifyRows
+    alive: np.ndarray | None
+    num_checked: np.ndarray
+    draft: bool
+
+    def place(self, output: StepOutput, made: Drafts, going: np.ndarray) -> None:
+        """Drafts of the live sequences `going` (bool) into the step's output; the others have none."""
+        places, number = np.flatnonzero(going), len(going)
+        if self.alive is not None:
+            places, number = np.flatnonzero(self.alive)[going], len(self.alive)
+        output.drafts = spread_drafts(made, places, number)
+
+
+@dataclass(slots=True)
+class Launch:
+    """A sampled step on its way: where the device has its logits, its tokens and its drafts. One graph of logits and tokens
+    counts as tokens."""
+
+    asked: Asked
+    chosen: Mark
+    sampled: Mark
+    drafted: Mark
+    results: Launched | None = None  # of the device's sampler
+    drafts: DraftsOnTheWay | None = None
+    output: StepOutput | None = None  # known already
+
+
+class SamplingLane(Protocol):
+    """`launch` begins, in the order of calls, from `picked` rows of hidden states: int64 [T] of `passed.hidden_TD`. `finish`,
+    once the device is through with it, brings the host's state up to date and says what came of it.
+    """
+
+    waits: bool  # whether `launch` waits for the device
+    clock: DeviceClock
+
+    def make_ready(self, passed: Pass, asked: Asked, picked: np.ndarray) -> None:
+        """Whatever `launch` needs once for steps of this size, such as a graph; it may take a while, and wait."""
+
+    def launch(self, passed: Pass, picked: np.ndarray, asked: Asked) -> Launch: ...
+
+    def finish(self, launch: Launch) -> StepOutput: ...
+
+    def close(self) -> None:
+        """Give back what graphs hold."""
+
+
+class DeviceLane:
+    """`drafter` None: nothing is drafted.
+
+    Drafts are made for all live sequences, also for those whose next row will turn out to have failed: the host's state keeps
+    what the device's keeps, and the engine hears of none.
+    """
+
+    waits = False
+
+    def __init__(
+        self,
+        sampler: DeviceSampler,
+        logits: Callable[[Tensor], Tensor],
+        state: DecodeState,
+        sequences: DeviceSequences,
+        device: torch.device,
+        *,
+        drafter: DeviceDSpark | None = None,
+        graphs: SamplingGraphs | None = None,
+    ) -> None:
+        self.sampler, self.logits, self.state, self.sequences, self.device = sampler, logits, state, sequences, device
+        self.clock = DeviceClock(device)
+        self.drafter, self.graphs = drafter, graphs
+
+    def make_ready(self, passed: Pass, asked: Asked, picked: np.ndarray) -> None:
+        if self._in_graph(passed, asked):
+            assert self.graphs is not None
+            self.graphs.make_ready(passed.hidden_TD, picked, asked.rows)
+        if asked.draft and self.drafter is not None:
+            self.drafter.capture(len(asked.rows.slots), self.sequences)
+
+    def _in_graph(self, passed: Pass, asked: Asked) -> bool:
+        """A graph reads hidden states where the decode lane leaves them."""
+        return self.graphs is not None and passed.resolved is None and self.graphs.takes(asked.rows)
+
+    def launch(self, passed: Pass, picked: np.ndarray, asked: Asked) -> Launch:
+        chosen = self.clock.mark()
+        if self._in_graph(passed, asked):
+            assert self.graphs is not None
+            results = self.graphs.launch(passed.hidden_TD, picked, asked.rows)
+        else:
+            logits_TV = self.logits(passed.hidden_TD[index_of(picked, self.device)])
+            chosen = self.clock.mark()
+            results = self.sampler.launch(logits_TV, asked.rows)
+            self.sequences.append(results.slots_S, results.token_T, results.starts_X, results.counts_S)
+        sampled, drafts = self.clock.mark(), None
+        if asked.draft and self.drafter is not None:
+            drafts = self.drafter.launch(asked.rows.slots, self.sequences)
+        return Launch(asked, chosen, sampled, self.clock.mark(), results, drafts)
+
+    def finish(self, launch: Launch) -> StepOutput:
+        assert launch.results is not None
+        asked, rows = launch.asked, launch.asked.rows
+        verified = self.sampler.finish(launch.results)
+        self.state.append(rows.slots, verified.token_ids, verified.counts)
+        output = expand(verified, asked.alive, asked.num_checked)
+        if launch.drafts is not None:
+            made = launch.drafts.wait()
+            self.state.keep_drafts(rows.slots, made)
+            going = (verified.counts > 0) & ~verified.failed & self.state.wants_drafts(rows.slots)
+            asked.place(output, Drafts(made.token_ids[going], made.confidence[going]), going)
+        return output
+
+    def close(self) -> None:
+        if self.graphs is not None:
+            self.graphs.close()
+
+
+class HostLane:
+    """Waits for what its verifier says, and leaves that on the device."""
+
+    waits = True
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        logits: Callable[[Tensor], Tensor],
+        state: DecodeState,
+        sequences: DeviceSequences,
+        device: torch.device,
+        *,
+        drafter: Drafter | None = None,
+        grammar: GrammarDesk | None = None,
+    ) -> None:
+        self.verifier, self.logits, self.state, self.sequences, self.device = verifier, logits, state, sequences, device
+        self.clock = DeviceClock(device)
+        self.drafter, self.grammar = drafter, grammar
+
+    def make_ready(self, passed: Pass, asked: Asked, picked: np.ndarray) -> None:
+        """It does not launch what it could not wait for."""
+
+    def launch(self, passed: Pass, picked: np.ndarray, asked: Asked) -> Launch:
+        rows = asked.rows
+        logits_TV = self.logits(passed.hidden_TD[index_of(picked, self.device)])
+        chosen = self.clock.mark()
+        verified = self.verifier.verify(logits_TV, rows)
+        self.state.append(rows.slots, verified.token_ids, verified.counts)
+        starts = np.cumsum(verified.counts) - verified.counts
+        if len(verified.token_ids):
+            arrays = {"slots": rows.slots, "tokens": verified.token_ids, "starts": starts, "counts": verified.counts}
+            self.sequences.append(*to_device(arrays, self.device).values())
+        output = expand(verified, asked.alive, asked.num_checked)
+        sampled = self.clock.mark()
+        if asked.draft and self.drafter is not None:
+            going = (verified.counts > 0) & ~verified.failed & self.state.wants_drafts(rows.slots)
+            asked.place(output, self._draft(rows.slots[going], verified, np.flatnonzero(going)), going)
+        return Launch(asked, chosen, sampled, self.clock.mark(), output=output)
+
+    def finish(self, launch: Launch) -> StepOutput:
+        assert launch.output is not None
+        return launch.output
+
+    def close(self) -> None:
+        """It has no graphs."""
+
+    def _draft(self, slots: np.ndarray, verified: Verified, places: np.ndarray) -> Drafts:
+        """For `slots` [S], which are sequences `places` [S] of those that were verified."""
+        assert self.drafter is not None
+        state = self.state
+        if not len(slots):
+            return _no_drafts(state.depth)
+        chooser = DraftChooser(self.verifier, state, self.grammar, slots, verified, places)
+        made = self.drafter.draft(slots, state.tokens_NL, state.num_tokens[slots], state.pad, chooser.choose)
+        state.keep_drafts(slots, made)
+        keep_on_device(self.sequences, slots, made)
+        return made
+
+
+def nothing_sampled(asked: Asked, depth: int, at: Mark) -> Launch:
+    """A step whose last live sequence has ended meanwhile, or of whose prompts none came to an end."""
+    none = np.zeros(0, dtype=np.int64)
+    output = expand(Verified(none, none, none.astype(bool)), asked.alive, asked.num_checked)
+    if asked.draft:
+        asked.place(output, _no_drafts(depth), none.astype(bool))
+    return Launch(asked, at, at, at, output=output)
+
+
+def _no_drafts(depth: int) -> Drafts:
+    return Drafts(np.zeros((0, depth), np.int64), np.zeros((0, depth), np.float32))
+
+
+def index_of(rows: np.ndarray, device: torch.device) -> Tensor:
+    """Row numbers on the device; nothing waits."""
+    host = torch.from_numpy(rows)
+    return host if device.type != "cuda" else host.pin_memory().to(device, non_blocking=True)
+
+
+def keep_on_device(sequences: DeviceSequences, slots: np.ndarray, made: Drafts) -> None:
+    """Drafts that the host knows, for the next step of `slots` on the device; nothing waits."""
+    bits = made.confidence.view(np.int32)
+    sent = to_device({"slots": slots, "tokens": made.token_ids, "confidence": bits}, sequences.device)
+    sequences.keep_drafts(sent["slots"], sent["tokens"], sent["confidence"].view(torch.float32))

@@ -1,0 +1,90 @@
+"""The largest steps that an engine may run, of requests that nobody sent: longest context, full batch, all kinds of sampling.
+
+What a step allocates follows from its numbers of rows, sequences and columns of block tables alone. Which experts are chosen,
+what the tokens are and whether a sequence is as long as its table says change nothing of it, so that blocks may repeat.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deepinfer.engine.device_executor import DeviceExecutor
+from deepinfer.engine.limits import EngineLimits
+from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepPlan
+
+ASKED = SamplingParams(
+    temperature=1.0, top_p=0.9, top_k=50, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.1, logprobs=20, seed=0
+)
+SHORT = 4  # tokens of the sequences that decode beside the long prompt
+
+
+def run_worst_steps(executor: DeviceExecutor, limits: EngineLimits) -> None:
+    """A step full of rows, most of one prompt at the end of the longest context; then one in which all sequences decode.
+
+    They leave nothing behind that a request reads.
+    """
+    slots = np.arange(limits.max_num_seqs)
+    others = slots[1:]
+    for slot in others.tolist():
+        _enter(executor, slot, min(SHORT, limits.max_model_len - 1), limits)
+    length = limits.max_model_len - 1
+    rows = max(1, min(length, limits.max_num_batched_tokens - len(others)))
+    _enter(executor, 0, length, limits)
+    _run(executor, prompt_step(others, length - rows, rows, limits))
+    executor.release(0)
+    _enter(executor, 0, min(SHORT, limits.max_model_len - 1), limits)
+    if limits.draft_depth:
+        executor.plant_drafts(slots, limits.draft_depth)
+    _run(executor, decode_step(slots, limits))
+    for slot in slots.tolist():
+        executor.release(slot)
+    executor.forget_times()
+
+
+def prompt_step(others: np.ndarray, start: int, rows: int, limits: EngineLimits) -> StepPlan:
+    """`others` decode one row each beside a chunk of slot 0 from position `start` on, which is sampled."""
+    slots = np.append(others, 0)
+    return _plan(slots, len(others), limits, starts=[start], rows=[rows])
+
+
+def decode_step(slots: np.ndarray, limits: EngineLimits) -> StepPlan:
+    return _plan(slots, len(slots), limits, num_drafts=len(slots) * limits.draft_depth)
+
+
+def _plan(
+    slots: np.ndarray,
+    num_decode: int,
+    limits: EngineLimits,
+    *,
+    starts: list[int] | None = None,
+    rows: list[int] | None = None,
+    num_drafts: int = 0,
+) -> StepPlan:
+    """Block tables as wide as they can be; blocks repeat where there are too few."""
+    table = np.arange(limits.blocks_for(limits.max_model_len)) % limits.num_blocks
+    zeros, counts = np.zeros(len(slots), dtype=np.int64), np.array(rows or [], dtype=np.int64)
+    return StepPlan(
+        slots=slots.astype(np.int64),
+        num_decode=num_decode,
+        block_tables=np.tile(table, (len(slots), 1)),
+        chunk_starts=np.array(starts or [], dtype=np.int64),
+        chunk_rows=counts,
+        chunk_tokens=np.ones(int(counts.sum()), dtype=np.int64),
+        chunk_sampled=np.ones(len(counts), dtype=bool),
+        window_from=zeros,
+        upper_from=zeros,
+        write_from=zeros,
+        num_drafts=num_drafts,
+        draft=limits.draft_depth > 0,
+    )
+
+
+def _enter(executor: DeviceExecutor, slot: int, length: int, limits: EngineLimits) -> None:
+    request = Request(request_id=-1 - slot, prompt_ids=np.ones(length, dtype=np.int64), params=ASKED, seed=slot)
+    executor.admit(slot, request, min(limits.max_model_len, length + 2 * (1 + limits.draft_depth)))
+
+
+def _run(executor: DeviceExecutor, plan: StepPlan) -> None:
+    executor.submit(plan)
+    executor.sample(SampleInput())
+    executor.collect()

@@ -1,0 +1,130 @@
+"""CUDA graphs of steps, captured when a size first comes: one for each size, all in one private pool of memory.
+
+Whatever a graph's launches leave in that pool is overwritten by the next graph that is replayed, so that the memory of all is
+that of the largest. What outlives a replay lies in buffers of the step's own.
+"""
+
+import gc
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+import torch
+
+Size = TypeVar("Size", bound=Hashable)
+LITTLE_BYTES = 4 << 30  # free memory of the device below which it is made before a capture
+
+
+@dataclass
+class GraphStats:
+    """`direct`: steps that ran without a graph, because graphs are off."""
+
+    captures: int = 0
+    replays: int = 0
+    direct: int = 0
+
+
+class StepGraphs(Generic[Size]):
+    """`run(size)` launches a step of a size; it must find its inputs in buffers that stay. Not for concurrent streams.
+
+    `stand_in(size)` makes those inputs harmless for the run that compiles kernels before a capture; `what` is for messages.
+    Its owner calls `close` once no graph is replayed any more.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Size], None],
+        stand_in: Callable[[Size], None],
+        device: torch.device,
+        what: str = "a decode step",
+    ) -> None:
+        self._run, self._stand_in, self._device, self._what = run, stand_in, device, what
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: dict[Size, torch.cuda.CUDAGraph] = {}
+        self.stats = GraphStats()
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def __contains__(self, size: Size) -> bool:
+        return size in self._graphs
+
+    def replay(self, size: Size) -> None:
+        """On the current stream; the size was captured before."""
+        self._graphs[size].replay()
+        self.stats.replays += 1
+
+    def capture(self, size: Size) -> None:
+        """Capture the graph of a size that has none yet; afterwards the inputs are a stand-in's."""
+        self._stand_in(size)
+        self._run(size)  # compiles kernels and makes their workspaces, neither of which a capture can hold
+        try:
+            self._graphs[size] = captured(lambda: self._run(size), self._device, self._pool, f"{self._what} of {size}")
+        except RuntimeError:
+            if not self._graphs:
+                self._pool = torch.cuda.graph_pool_handle()  # a pool ends with the last graph in it
+            raise
+        self.stats.captures += 1
+
+    def close(self) -> None:
+        """End all graphs, once the device is through with them, and give their memory back."""
+        torch.cuda.synchronize(self._device)
+        self._graphs.clear()
+        self._pool = torch.cuda.graph_pool_handle()
+
+
+def captured(
+    run: Callable[[], object], device: torch.device, pool: Any = None, what: str = "a step"
+) -> torch.cuda.CUDAGraph:
+    """The launches of `run` as a graph, in memory of `pool` (None: its own). They have run before.
+
+    Waits for the device first. RuntimeError with the cause where something cannot be captured.
+    """
+    torch.cuda.synchronize(device)
+    if torch.cuda.mem_get_info(device)[0] < LITTLE_BYTES:
+        torch.cuda.empty_cache()  # a capture cannot wait until what ran before gives its memory back
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.stream(_side_stream(device)), no_collection():
+            pool = torch.cuda.graph_pool_handle() if pool is None else pool
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                run()
+            finally:
+                graph.capture_end()
+    except (RuntimeError, ValueError, AssertionError) as fault:
+        raise RuntimeError(
+            f"{what} cannot be captured into a CUDA graph: {first_cause(fault)}. What is launched in it may neither wait for "
+            "the device nor need memory of the host. Run without graphs to see the step itself"
+        ) from fault
+    return graph
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """The collector may find graphs and events that nobody needs any longer: to end one in a capture would spoil it.
+
+    It is held off, not run before: with all that an engine has loaded a run takes longer than ten captures.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def first_cause(fault: BaseException) -> str:
+    """The first line of the error that began it: a capture that fails also fails to end."""
+    while fault.__context__ is not None:
+        fault = fault.__context__
+    return (str(fault).splitlines() or [type(fault).__name__])[0]
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The default stream cannot be captured; one other serves all captures of a device."""
+    return torch.cuda.Stream(device)

@@ -1,0 +1,133 @@
+"""Engines that crowds of requests are sent to, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from device_engines import device_executor, device_graph, local_graph
+from engine_crowds import POISON, REPLAY, VOCABULARY, Answer, Asked, Drawn
+
+from deepinfer.engine.build import EngineGraph
+from deepinfer.engine.device_sampling import DeviceLane, keep_on_device
+from deepinfer.engine.sampling_graphs import SamplingGraphs
+from deepinfer.interfaces import Drafts
+from deepinfer.model.fused.sequences import DeviceSequences
+
+
+class Planted:
+    """Drafts for the device's lane that are mostly what the reference says; what waits for a device does not matter here."""
+
+    def __init__(self, driver: Driver, wanted: dict[int, list[int]], rng: np.random.Generator) -> None:
+        self.driver, self.wanted, self.rng = driver, wanted, rng
+
+    def capture(self, num_sequences: int, sequences: DeviceSequences) -> None:
+        """It has no graphs."""
+
+    def launch(self, slots: np.ndarray, sequences: DeviceSequences) -> Known:
+        shape = (len(slots), sequences.depth)
+        made = Drafts(np.full(shape, -1, np.int64), np.zeros(shape, np.float32))
+        for place, slot in enumerate(slots.tolist()):
+            request_id = int(self.driver.engine.scheduler.table.request_id[slot])
+            said = int(sequences.num_tokens_N[slot]) - len(self.driver.asked_by[request_id].prompt)
+            room = int(sequences.length_end_N[slot] - sequences.num_tokens_N[slot]) - 1
+            for depth, token in enumerate(self.wanted[request_id][said : said + min(room, sequences.depth)]):
+                right = self.rng.random() < 0.8
+                made.token_ids[place, depth] = token if right else self.rng.integers(3, VOCABULARY - 1)
+                made.confidence[place, depth] = self.rng.random()
+        keep_on_device(sequences, slots, made)
+        return Known(made)
+
+
+@dataclass(frozen=True)
+class Known:
+    made: Drafts
+
+    def wait(self) -> Drafts:
+        return self.made
+
+
+class Driver:
+    """Sends the requests one after another between steps, and hears what comes of them."""
+
+    def __init__(self, graph: EngineGraph, crowd: list[Asked]) -> None:
+        self.graph, self.engine, self.left = graph, graph.engine, list(crowd)
+        self.heard: dict[int, Answer] = {}
+        self.asked_by: dict[int, Asked] = {}
+        embeddings = graph.model.embed_VD
+        embeddings[POISON] = float("nan")
+
+    def send(self) -> None:
+        asked = self.left.pop(0)
+        ids = self.engine.submit(asked.prompt, asked.params, priority=asked.priority)
+        asked.answers = [self.heard.setdefault(i, Answer()) for i in ids]
+        self.asked_by |= dict.fromkeys(ids, asked)
+
+    def step(self) -> None:
+        for event in self.engine.step():
+            answer = self.heard[event.request_id]
+            assert answer.reason is None, "nothing comes behind an end"
+            answer.tokens += event.token_ids
+            answer.logprobs += event.logprobs or []
+            answer.prompt += event.prompt_logprobs or []
+            answer.reason, answer.error = event.finish_reason, event.error
+
+    def end_one(self, rng: np.random.Generator) -> None:
+        """Whoever it is, and wherever it stands; the first four and the last are needed whole."""
+        running = [i for i in list(self.heard)[4:] if self.heard[i].reason is None]
+        if not running or not self.left:
+            return
+        request_id = int(rng.choice(running))
+        if rng.random() < 0.5:
+            self.engine.abort(request_id)
+        elif self.engine.finish(request_id):
+            self.heard[request_id].reason = "stop string"
+
+    def all_of(self, rng: np.random.Generator) -> None:
+        for _ in range(min(3, len(self.left))):
+            self.send()
+        while self.left or self.engine.has_work:
+            last = len(self.left) == 1
+            if self.left and (not self.engine.has_work or (not last and rng.random() < 0.35)):
+                self.send()
+            elif rng.random() < 0.1:
+                self.end_one(rng)
+            self.step()
+            self.compare()
+
+    def compare(self) -> None:
+        """What the host's mirror holds of running answers is what the device holds, where no step is on its way."""
+        executor = device_executor(self.graph)
+        if self.engine._flying is not None:
+            return
+        state, device = executor.state, executor.sequences
+        for slot in self.engine.scheduler._decoding.tolist():
+            known = int(state.num_tokens[slot])
+            assert (device.num_tokens_N[slot], device.length_end_N[slot]) == (known, state.length_end[slot])
+            theirs = device.tokens_NL[slot, : state.pad + known].numpy()
+            np.testing.assert_array_equal(state.tokens_NL[slot, : state.pad + known], theirs)
+            np.testing.assert_array_equal(state.drafts_NK[slot], device.drafts_NK[slot].numpy())
+
+
+def reference(requests: list[Asked], replay: bool) -> list[Asked]:
+    copies = [Asked(one.prompt, one.params) for one in requests]
+    driver = Driver(local_graph("model.max_model_len=256", *(REPLAY if replay else ())), copies)
+    while driver.left:
+        driver.send()
+    while driver.engine.has_work:
+        driver.step()
+    return copies
+
+
+def prepared(what: Drawn, requests: list[Asked], wanted: list[Asked], rng: np.random.Generator) -> Driver:
+    """An engine as drawn."""
+    driver = Driver(device_graph(*what.options), requests)
+    executor = device_executor(driver.graph)
+    lane = executor.sampling
+    if what.stays and isinstance(lane, DeviceLane):
+        about = lane.sampler, lane.logits, lane.sequences
+        lane.graphs = SamplingGraphs(*about, verify_length=driver.graph.limits.draft_depth, graphs=False)
+    if what.planted and isinstance(lane, DeviceLane) and lane.drafter is not None:
+        said = [answer.tokens for one in wanted for answer in one.answers]
+        lane.drafter = Planted(driver, dict(enumerate(said)), rng)
+    return driver
