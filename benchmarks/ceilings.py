@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import yaml
+from chip_sheet import CONF, another_chip, chip_facts
 from device_timer import captured, elapsed_us
 from record import options, record
 from torch.nn.functional import linear
 
-CONF = Path(__file__).parents[1] / "conf" / "hardware"
 PRODUCTS = {  # V4.1-Flash, N × K of one layer; wo_a is eight groups beside each other
     "wqa_wkv": (1792, 5120),
     "wq_b": (32768, 1280),
@@ -50,15 +49,6 @@ class Bench:
         self.peaks = {dtype: _rate(fact["value"]) for dtype, fact in facts["peak_flops_by_dtype"].items()}
         self.bandwidth = _rate(facts["memory_bandwidth_bytes_per_s"]["value"])
         self.links = {name: _rate(link["value"]) for name, link in facts["links"].items()}
-
-
-def chip_facts(chip: str) -> dict[str, Any]:
-    """One file of conf/hardware, with what the file that it builds on says besides."""
-    facts = yaml.safe_load((CONF / f"{chip}.yaml").read_text())
-    for base in facts.pop("defaults", []):
-        if base != "_self_":
-            facts = chip_facts(base) | facts
-    return facts
 
 
 def _rate(text: str) -> float:
@@ -246,6 +236,9 @@ def main() -> None:
     chip = args.chip or next((word for word in words if (CONF / f"{word}.yaml").is_file()), None)
     if chip is None:
         parser.error(f"no file of conf/hardware is called like {' '.join(words)}; give --chip")
+    architecture = "cpu" if args.device == "cpu" else "sm{}{}".format(*torch.cuda.get_device_capability())
+    if wrong := another_chip(chip, args.device, words, architecture):
+        parser.error(wrong)
     for name in args.only:
         MEASURES[name](Bench(chip, args.device, args.runs))
 

@@ -15,13 +15,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from deepinfer import __version__
-from deepinfer.cli.bench_slice_checks import fitting_points, refuse_slice, room_of, slice_chip
+from deepinfer.cli.bench_slice_checks import (
+    NO_CODE_FIX,
+    fitting_points,
+    no_code,
+    refuse_slice,
+    room_of,
+    slice_chip,
+    without_code,
+)
 from deepinfer.cli.bench_slice_floors import FP8, rates_of
 from deepinfer.cli.bench_slice_points import Reckoning
 from deepinfer.cli.bench_slice_report import headline, report
 from deepinfer.cli.out_folder import naming, open_folder
 from deepinfer.cli.streams import printable_json
-from deepinfer.config.errors import ExitCode
+from deepinfer.config.errors import ExitCode, Refused
 from deepinfer.config.facts import Facts, probe
 from deepinfer.config.machine import Host
 from deepinfer.config.tasks import Bench
@@ -31,9 +39,11 @@ from deepinfer.plan.cost.acceptance import yield_of
 from deepinfer.plan.cost.calibration import calibration_of
 from deepinfer.plan.cost.links import Group
 from deepinfer.plan.cost.v41 import shape_of
+from deepinfer.plan.quantities import counted
 from deepinfer.plan.resolve import resolve
 
 if TYPE_CHECKING:
+    from deepinfer.cli.bench_slice_checks import Points
     from deepinfer.config.argv import Invocation
     from deepinfer.config.specs import Spec
     from deepinfer.engine.rank_slice.share import RankShare
@@ -50,10 +60,11 @@ def run(spec: Spec, invocation: Invocation) -> int:
     """Plan, build a rank of every role, time its steps; the table or the JSON line on stdout. Raises Refused."""
     assert isinstance(spec.task, Bench), "this is the verb of this task"
     facts = probe(spec)
-    plan = resolve(spec, facts, invocation.choices)
-    refuse_slice(plan, spec, facts)
+    plan = _planned(spec, facts, invocation)
+    own = () if invocation.config_dir is None else ("--config-dir", invocation.config_dir)
+    refuse_slice(plan, spec, facts, (*own, *invocation.overrides))
     folder = None if invocation.out is None else open_folder(invocation.out)
-    print(render.summary(plan), file=sys.stderr, flush=True)
+    print(render.summary(_as_computed(plan)), file=sys.stderr, flush=True)
     common = described(plan, invocation)
 
     def tell(line: Line) -> None:
@@ -68,6 +79,30 @@ def run(spec: Spec, invocation: Invocation) -> int:
     text = msgspec.json.encode(result).decode()
     print(printable_json(text) if invocation.format == "json" else report(result))
     return ExitCode.OK
+
+
+def _planned(spec: Spec, facts: Facts, invocation: Invocation) -> Plan:
+    """Raises Refused, of a chip without code for that alone."""
+    try:
+        return resolve(spec, facts, invocation.choices)
+    except Refused as refused:
+        if name := without_code(spec):
+            raise Refused([no_code(name, NO_CODE_FIX)]) from refused
+        raise
+
+
+def _as_computed(plan: Plan) -> Plan:
+    """With what a CPU really computes its ops with, instead of what its engine would take."""
+    if plan.hardware.kind != "cpu":
+        return plan
+    roles = tuple(
+        msgspec.structs.replace(
+            role,
+            ops=tuple(msgspec.structs.replace(op, backend="plain torch of the fused operations") for op in role.ops),
+        )
+        for role in plan.layout.roles
+    )
+    return msgspec.structs.replace(plan, layout=msgspec.structs.replace(plan.layout, roles=roles))
 
 
 def share_of(plan: Plan, role: RolePlan) -> RankShare:
@@ -119,6 +154,7 @@ def measured(plan: Plan, spec: Spec, facts: Facts, role: RolePlan, tell: Callabl
     reckoning, share, room = reckoning_of(plan, spec, facts, role), share_of(plan, role), room_of(plan, role)
     phases = _PHASES[role.name]
     points, notes = fitting_points(plan, spec.task, room, phases)
+    print(f"deepinfer: {length(points, plan)}", file=sys.stderr, flush=True)
     bench = RankBench(plan, share, reckoning, points, keep=plan.numerics.replay_keep_tokens or KEEP)
     head = {
         "role": role.name,
@@ -146,6 +182,18 @@ def measured(plan: Plan, spec: Spec, facts: Facts, role: RolePlan, tell: Callabl
     del bench
     gc.collect()
     return head | found | {"ops": ops}
+
+
+def length(points: Points, plan: Plan) -> str:
+    """How many steps are timed, before the first of them."""
+    decode, prefill = (len(points.routing) * count for count in (len(points.decode), 2 * len(points.prompts)))
+    keys = ", ".join(f"task.slice_{name}" for name in ("sequences", "contexts", "prompts", "routing"))
+    said = (
+        f"{counted(decode + prefill, 'point')} to time, decode {decode:,} and prefill {prefill:,}; {keys} give others"
+    )
+    if plan.hardware.kind != "cpu":
+        return said
+    return f"{said}. On a CPU as many as by default take minutes, and say nothing about an accelerator"
 
 
 def _fp8_peak(reckoning: Reckoning) -> float:

@@ -27,6 +27,7 @@ WEIGHTS = ("embed", "head", "dense", "experts", "engram", "draft")  # of a plan'
 SPARE_TOKENS = 8  # a sequence ends a little behind its newest row
 LOGIT_BYTES = 4
 NODE_RANKS = 8  # of the layout that is proposed in place of one that cannot be measured
+NO_CODE_FIX = "hardware=h200 parallel=ep64"  # where not even the plan is possible
 LEAST = 128  # tokens of the smallest step that is proposed
 
 
@@ -84,14 +85,14 @@ def _has_code(kind: str, architecture: str) -> bool:
 
 
 def refuse_slice(plan: Plan, spec: Spec, facts: Facts, overrides: Sequence[str] = ()) -> None:
-    """Raise Refused with everything that stands against it; `overrides` as typed."""
+    """Raise Refused with everything that stands against it; `overrides` as typed, after --config-dir."""
     assert isinstance(spec.task, Bench)
-    line, roles = plan_line(overrides), plan.layout.roles
+    roles = plan.layout.roles
     others = [role.hardware for role in roles if not _has_code(role.hardware.kind, role.hardware.architecture)]
     if others:
-        raise Refused([no_code(others[0].name, line)])
+        raise Refused([no_code(others[0].name, plan_line(overrides))])
     problems = [*_asked(plan, spec.task), *(problem for role in roles for problem in _role(plan, role))]
-    problems += [problem for role in roles[:1] for problem in _device(role, spec, facts, line)]
+    problems += [problem for role in roles[:1] for problem in _device(role, facts, overrides)]
     if problems:
         raise Refused(list(dict.fromkeys(problems)))
 
@@ -143,19 +144,19 @@ def _even_layout(plan: Plan) -> str:
     return f"parallel=ep{ranks}" if ranks > 1 else "parallel=single"
 
 
-def _device(role: RolePlan, spec: Spec, facts: Facts, line: str) -> Iterator[Problem]:
+def _device(role: RolePlan, facts: Facts, overrides: Sequence[str]) -> Iterator[Problem]:
     """One device of the chip is enough, whatever the layout. A CPU must be asked for: it computes for minutes."""
     chip, machine = role.hardware, facts.machine
-    if chip.kind == "cpu" and not isinstance(spec.hardware, Chip):
-        found = "this machine has no accelerator, and nobody asked for its CPU"
-        why = "there plain torch is timed, which takes minutes and says nothing about an accelerator"
+    if chip.kind == "cpu" and not any(word.startswith(("hardware=", "cluster=")) for word in overrides):
+        found = "no hardware is asked for, and the CPU is what that means here"
+        why = "on it plain torch is timed, which takes minutes and says nothing about an accelerator"
         yield Problem(asked=ASKED, found=found, why=why, fix="hardware=cpu", code=ExitCode.DEVICE)
     if chip.kind != "cuda" or any(is_chip(device, chip.name, chip.architecture) for device in machine.devices):
         return
     has = f"1 × {machine.devices[0].name}" if machine.devices else "no accelerator"
     found = f"one rank is measured on one {chip.name}, and this machine has {has}"
     why = "deepinfer plan answers for the layout here"
-    yield Problem(asked=ASKED, found=found, why=why, fix=line, code=ExitCode.DEVICE)
+    yield Problem(asked=ASKED, found=found, why=why, fix=plan_line(overrides), code=ExitCode.DEVICE)
 
 
 def slice_chip(spec: Spec, facts: Facts, role: RolePlan) -> Chip:

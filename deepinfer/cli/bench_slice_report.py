@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from deepinfer.plan.cost.types import Figure
+from deepinfer.plan.quantities import size
 
 RELEASE = {  # tokens/s of one GPU, as press reports of the release quote it; the original table was not read
     "decode": (26_000, "64 SM100 GPUs in one scale-up domain, about 100 tokens/s a user"),
@@ -29,8 +30,7 @@ def _role(role: dict[str, Any]) -> Iterator[list[str]]:
     yield [
         f"{role['role']}: {share['experts']} experts a layer of {role['expert_ranks']} ranks, "
         f"{sum(share['table_rows']):,} n-gram rows ({role['engram']}), "
-        f"weights {held['weights'] / 1e9:.2f} GB ({held['weights_planned'] / 1e9:.2f} GB planned), "
-        f"made in {role['seconds_to_build']:.1f} s"
+        f"weights {_weights(held)}, made in {role['seconds_to_build']:.1f} s"
     ]
     if role.get("decode"):
         yield decode_table(role["decode"])
@@ -39,6 +39,11 @@ def _role(role: dict[str, Any]) -> Iterator[list[str]]:
     yield from ([name, *op_table(entries)] for name, entries in role["ops"].items())
     yield list(beside_release(role))
     yield [*(f"assumed  {line}" for line in role["assumed"]), *(f"note     {line}" for line in role["notes"])]
+
+
+def _weights(held: dict[str, int]) -> str:
+    planned = f"{size(held['weights_planned'], 4)} planned"
+    return f"{size(held['weights'], 4)} ({planned})" if held["weights"] else f"{planned}, not counted on a CPU"
 
 
 def decode_table(points: Sequence[dict[str, Any]]) -> list[str]:

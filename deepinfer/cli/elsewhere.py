@@ -23,5 +23,8 @@ def of_another_option(key: str) -> Problem | None:
     found, why = "no such key with the options that are chosen", f"it belongs to {group}={listed(options)}"
     fix = f"plan {group}={options[0]} explain={home}"
     if group == "task":  # the verb chooses it, and only plan explains
-        why, fix = f"it is a key of deepinfer {listed(options)}, whose help tells of it", f"deepinfer {options[0]} --help"
+        why, fix = (
+            f"it is a key of deepinfer {listed(options)}, whose help tells of it",
+            f"deepinfer {options[0]} --help",
+        )
     return Problem(asked=f"explain={key}", found=found, why=why, fix=fix)

@@ -1,5 +1,6 @@
 """--help, told by the configuration tree itself: the first line of every option file says what it is for."""
 
+import json
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import yaml
 
 from deepinfer.config.argv import VERBS, WORDS, WORDS_OF_VERB
+from deepinfer.config.meanings import meaning_of
 from deepinfer.config.runnable import MAX_RANKS, NOT_BUILT, plan_only
 from deepinfer.config.specs import Spec
 
@@ -90,12 +92,26 @@ def render_help(verb: str | None = None) -> str:
     """The whole help, or that of one verb."""
     if verb is not None:
         words = [f"  {WORD_HELP[word]}" for word in WORDS_OF_VERB.get(verb, ())]
+        words += task_keys(verb)
         words += ["", NOTES[verb]] if verb in NOTES else []
         ending = "deepinfer --help lists all groups and options"
         return "\n".join([USAGE.replace("[verb]", verb), "", *_verb_lines((verb,)), *words, "", ending])
     parts = [USAGE, "\n".join(["verbs", *_verb_lines(VERBS)]), "\n".join(["strings, taken as typed", *_word_lines()])]
     parts += [_group(group) for group in Spec.__struct_fields__ if group != "task"]
     return "\n\n".join([*parts, FLAGS, ENDING])
+
+
+def task_keys(verb: str) -> list[str]:
+    """The keys of a verb, each with its default and what it is for."""
+    keys = {key: value for key, value in _values("task", verb).items() if key not in ("kind", "defaults")}
+    return [f"  task.{key}={_shown(value)}   {meaning_of(f'task.{key}')}".rstrip() for key, value in keys.items()]
+
+
+def _shown(value: Any) -> str:
+    """A default as it would be typed."""
+    if isinstance(value, list):
+        return f"[{','.join(map(str, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def options(group: str) -> list[str]:

@@ -12,7 +12,7 @@ from deepinfer.config.errors import Problem, Refused, listed, nearest
 from deepinfer.config.keys import is_group, is_key, is_struct, leaf_keys, struct_of
 from deepinfer.config.kinds import options_of_kind
 from deepinfer.config.leaves import Component
-from deepinfer.config.misnamed import fitting, meant, options_of, typed_legal
+from deepinfer.config.misnamed import fitting, fitting_list, meant, options_of, typed_legal
 from deepinfer.config.open_names import unread_names
 from deepinfer.config.quoting import listed_value, typed
 from deepinfer.config.registry import BUILT_IN, find_struct, known_tags
@@ -145,10 +145,10 @@ def _sequence(kind: Any, value: Any, path: str, problems: list[Problem]) -> tupl
         fix = listed_value(path, value) if isinstance(value, str | int | float) else ""
         problems.append(Problem(asked=f"{path}={show(value)}", found=f"found {say(value)}, wanted a list", fix=fix))
         return ()
-    found: list[Problem] = []
-    items = tuple(_value(item_kind, item, f"{path}[{index}]", found) for index, item in enumerate(value))
-    whole = fitting_list(item_kind, value, path) if found else ""
-    problems += [replace(problem, fix=problem.fix or whole) for problem in found]
+    wrong: list[Problem] = []
+    items = tuple(_value(item_kind, item, f"{path}[{index}]", wrong) for index, item in enumerate(value))
+    whole = fitting_list(item_kind, value, path) if wrong else ""
+    problems += [msgspec.structs.replace(problem, fix=problem.fix or whole) for problem in wrong]
     return items
 
 
@@ -180,8 +180,8 @@ def _unknown(struct: Any, known: list[str], key: str, value: Any, path: str) -> 
             options = [option for kind in others for option in options_of_kind(path.rpartition(".")[2], kind)]
             why = f"it belongs to {path}={listed(options or others)}"
             key_too = "" if isinstance(leaf, dict) else f" {_choosing(full, text) or typed_legal(full, leaf)}"
-            chosen = f"deepinfer {options[0]}" if path == "task" else f"{_chosen(path)}={options[0]}" if options else ""
-            fix = f"{chosen}{key_too}{' …' * (path == 'task')}" if options else ""
+            fix = f"{_chosen(path)}={options[0]}{key_too}" if options else ""
+            fix = f"deepinfer {options[0]}{key_too} …" if path == "task" else fix  # the verb chooses it
         elif elsewhere and not why:
             why, fix = "the key lives in a group", "" if isinstance(leaf, dict) else typed_legal(elsewhere[0], leaf)
     tag = _tag(struct)

@@ -26,6 +26,10 @@ class Library(Struct, frozen=True, kw_only=True):
             return self.how.replace("-e '.[sm100]'", self.name) or f"pip install '{self.name}{floor}{ceiling}'"
         return self.how or (f"pip install -e '.[{self.extra}]'" if self.extra else "pip install -e .")
 
+    def get_by(self, extra: str) -> str:
+        """The same by another extra that has it, too."""
+        return self.get.replace(f"'.[{self.extra}]'", f"'.[{extra}]'")
+
 
 _SOURCE = "pip install --no-build-isolation -e '.[sm100]'"  # built against the torch that is installed
 

@@ -49,7 +49,8 @@ class EngineGraph:
 def build_graph(plan: Plan, *, poison_freed: bool = False, device_ops: DeviceOps | None = None) -> EngineGraph:
     """Load the weights, allocate the caches, wire the parts.
 
-    For tests: `poison_freed` fills every freed block and slot with NaN bytes, and `device_ops` builds the engine of an
+    For tests: `poison_freed` fills every freed block and slot with NaN bytes and fails what waits for a device while a step
+    is launched (see `LaunchGuard`), and `device_ops` builds the engine of an
     accelerator from these operations on the plan's CPU. Raises Refused for options whose code is not in this version,
     CheckpointErrors and HubError where the weights cannot be had.
     """
@@ -67,7 +68,7 @@ def build_graph(plan: Plan, *, poison_freed: bool = False, device_ops: DeviceOps
     else:
         from deepinfer.engine.build_device import device_parts
 
-        parts = device_parts(*made, device_ops)
+        parts = device_parts(*made, device_ops, guard=poison_freed)
     limits = structs.replace(limits, num_blocks=parts.num_blocks)
     lengths, notices = build_lengths(plan, limits, parts.executor)
     executor: TimedExecutor = parts.executor

@@ -40,6 +40,8 @@ def device_parts(
     sampler: Sampler,
     grammar: GrammarDesk | None,
     ops: DeviceOps | None = None,
+    *,
+    guard: bool = False,
 ) -> Parts:
     """Load the weights onto the device as they are stored, allocate the caches, wire the lanes.
 
@@ -58,7 +60,7 @@ def device_parts(
             fitted = _fitted(loaded)
             num_blocks = fitted.num_blocks
             notices += fitted.notices
-        executor = assemble(loaded, num_blocks)
+        executor = assemble(loaded, num_blocks, guard=guard)
         warm_up_s = warm_up(executor, limits)
     return Parts(
         model=loaded.model,

@@ -44,8 +44,8 @@ class Loaded:
     graphs: bool
 
 
-def assemble(loaded: Loaded, num_blocks: int) -> DeviceExecutor:
-    """An executor with a cache of so many blocks."""
+def assemble(loaded: Loaded, num_blocks: int, *, guard: bool = False) -> DeviceExecutor:
+    """An executor with a cache of so many blocks. `guard`: see `LaunchGuard`; twins wait inside a launch, and have none."""
     from deepinfer.model.fused.sequences import DeviceSequences
 
     plan, limits, model = loaded.plan, loaded.limits, loaded.model
@@ -56,7 +56,7 @@ def assemble(loaded: Loaded, num_blocks: int) -> DeviceExecutor:
     decode = _decode_step(loaded, cache, sequences)
     lanes = ForwardLanes(model, cache, state, sequences, decode=decode, observer=drafter)
     sampling = _sampling(loaded, state, sequences, drafter)
-    return DeviceExecutor(lanes, sampling, loaded.sampler, guard=loaded.graphs, threads=plan.numerics.threads)
+    return DeviceExecutor(lanes, sampling, loaded.sampler, guard=guard and loaded.graphs, threads=plan.numerics.threads)
 
 
 def _cache(plan: Plan, num_blocks: int, device: torch.device) -> ModelCache:

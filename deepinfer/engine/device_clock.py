@@ -47,8 +47,9 @@ class Mark:
 class LaunchGuard:
     """`with guard:` fails whatever makes the host wait for the device, where the device has a queue.
 
-    It costs two calls that set a flag. torch reports what its own operations wait for; a kernel's launcher that waits by
-    other means goes unseen.
+    torch reports what its own operations wait for; a kernel's launcher that waits by other means goes unseen. The mode is
+    that of the whole process: work of other threads on a GPU would fail too. So it is for tests and benchmarks, one engine
+    at a time.
     """
 
     def __init__(self, device: torch.device, on: bool = True) -> None:

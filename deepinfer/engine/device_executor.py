@@ -48,7 +48,7 @@ class DeviceExecutor:
         sampling: SamplingLane,
         sampler: Sampler,
         *,
-        guard: bool = True,
+        guard: bool = False,
         threads: int = 1,
     ) -> None:
         """`threads`: of the host, where the device is its own processor. `guard` fails what waits inside a launch region."""

@@ -102,9 +102,9 @@ class ForwardLanes:
         resolved = self.state.resolve(plan)
         chunks = plan.slots[plan.num_decode :]
         self.sequences.put_chunks(chunks, plan.chunk_starts, plan.chunk_rows, plan.chunk_tokens)
-        states = None
+        states, going_on = None, chunks[plan.chunk_starts > 0]
         with suppress(torch.OutOfMemoryError):
-            states = self._states(chunks[plan.chunk_starts > 0])
+            states = self._states(going_on) if len(going_on) else None
             return Pass(plan, self._forward(resolved.step), resolved)
         # Once more, outside of any handler: its traceback would hold on to all that the first run made.
         torch.cuda.empty_cache()  # pieces of other sizes; whatever the step has written it writes again

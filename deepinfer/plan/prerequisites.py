@@ -25,6 +25,7 @@ GET = {  # how to get what is no Python distribution
     "cann": "install CANN {at_least} and source its set_env.sh: https://www.hiascend.com/cann",
 }
 DEVICE = "device"
+ASCEND = "ascend"  # the kind of chip, and the extra of pyproject.toml with its libraries
 LIBRARY_OF = {"grammar=llguidance": "llguidance", "grammar=xgrammar": "xgrammar"}  # options with a library of their own
 
 
@@ -62,14 +63,16 @@ def libraries(machine: MachineFacts) -> tuple[tuple[Library, Finding], ...]:
     return tuple((library, library_finding(library, machine)) for library in LIBRARIES)
 
 
-def library_finding(library: Library, machine: MachineFacts) -> Finding:
-    """Whether a distribution is there in a version that will do."""
+def library_finding(library: Library, machine: MachineFacts, extra: str = "") -> Finding:
+    """Whether a distribution is there in a version that will do; `extra`: to be had by another one than its own."""
     found = machine.libraries.get(library.name, "")
     met = meets(found, library.at_least) and not (library.below and meets(found, library.below))
     floor = [f"≥ {library.at_least}"] if library.at_least else []
     ceiling = [f"< {library.below}"] if library.below else []
     needs = " ".join([*floor, *ceiling]) or "any"
-    return Finding(what=library.name, needs=needs, found=found, met=met, how="" if met else library.get)
+    return Finding(
+        what=library.name, needs=needs, found=found, met=met, how="" if met else library.get_by(extra or library.extra)
+    )
 
 
 def cuda_torch(machine: MachineFacts) -> Finding:
@@ -101,7 +104,8 @@ def _target(option: str, sheet: Mapping[str, Any], machine: MachineFacts) -> Tar
         findings += [floor_finding(what, fact["value"], machine) for what, fact in facts.items()]
     findings.append(cuda_torch(machine) if sheet["kind"] == "cuda" else library_finding(LIBRARY["torch"], machine))
     names = dict.fromkeys(library for backend in sheet["op_backends"] for library in BACKEND[backend].libraries)
-    findings += [library_finding(LIBRARY[name], machine) for name in names]
+    extra = ASCEND if sheet["kind"] == ASCEND else ""  # the packages of Blackwell's are not for it
+    findings += [library_finding(LIBRARY[name], machine, extra) for name in names]
     built = not plan_only(sheet["kind"], sheet["architecture"]["value"])
     return Target(option=option, name=sheet["name"], about=sheet["chips_note"], built=built, findings=tuple(findings))
 

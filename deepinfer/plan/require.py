@@ -1,9 +1,11 @@
 """Whether this machine can carry out a plan, in one sentence where it cannot."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from deepinfer.config.facts import Facts, is_chip
+from deepinfer.config.libraries import BY_NAME
 from deepinfer.config.probes import MachineFacts
+from deepinfer.config.runnable import plan_only
 from deepinfer.plan.floors import found_version, meets
 from deepinfer.plan.types import Floor, Plan, RolePlan
 
@@ -25,7 +27,20 @@ def missing(plan: Plan, facts: Facts) -> str | None:
     needs += [_needed(floor) for floor in floors]
     has = [_devices(machine, count, roles[0].hardware.name) for count, roles in zip(fitting, groups, strict=True)]
     has += [_found(floor, machine) for floor in floors]
-    return f"This plan needs {_and(needs)}; this machine has {_and(list(dict.fromkeys(has)))}."
+    remedies = "; ".join(_remedies(real, lacking))
+    told = f"This plan needs {_and(needs)}; this machine has {_and(list(dict.fromkeys(has)))}"
+    return f"{told} ({remedies})." if remedies else f"{told}."
+
+
+def _remedies(roles: Sequence[RolePlan], lacking: Sequence[Floor]) -> Iterator[str]:
+    """How to get what a chip lacks that this version has code for; of another one nothing would help."""
+    chips = [role.hardware for role in roles if role.hardware.kind != "cpu"]
+    if not chips or any(plan_only(chip.kind, chip.architecture) for chip in chips):
+        return
+    libraries = [BY_NAME[floor.what] for floor in lacking if floor.what in BY_NAME]
+    for how in dict.fromkeys(library.get for library in libraries):
+        yield f"{how} brings {_and([library.name for library in libraries if library.get == how])}"
+    yield f"deepinfer doctor hardware={chips[0].option} tells how to get each"
 
 
 def _device_names(roles: Sequence[RolePlan]) -> list[str]:

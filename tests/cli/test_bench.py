@@ -100,7 +100,9 @@ def test_concurrency() -> None:
     assert concurrency_of(task, 32) == 32
     open_loop = Bench(num_requests=1, warm_up=0, concurrency="auto", request_rate=2.0, seed=0, **NO_SLICE)
     assert concurrency_of(open_loop, 32) is None
-    assert concurrency_of(Bench(num_requests=1, warm_up=0, concurrency=5, request_rate=2.0, seed=0, **NO_SLICE), 32) == 5
+    assert (
+        concurrency_of(Bench(num_requests=1, warm_up=0, concurrency=5, request_rate=2.0, seed=0, **NO_SLICE), 32) == 5
+    )
 
 
 def test_how_long_it_will_take_is_told_before() -> None:

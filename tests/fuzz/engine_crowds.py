@@ -12,7 +12,7 @@ from deepinfer.interfaces import SamplingParams
 from deepinfer.structured import Choice, Regex
 
 BLOCK, VOCABULARY, POISON = 128, 2000, 1999  # the poisoned token's embedding is NaN
-SMALL = ("scheduler.max_num_seqs=4", "model.max_model_len=256")
+SMALL = ("scheduler.max_num_seqs=3", "model.max_model_len=256")
 DRAFTERS = {
     "nothing": (),
     "fixed": ("speculation=dspark_fixed", "speculation.back_off=false"),
@@ -144,4 +144,4 @@ def crowd(rng: np.random.Generator, what: Drawn) -> list[Asked]:
         made.append(Asked(head(2 + number)[:length], params))
     first = Asked(head(0)[: BLOCK + 9], SamplingParams(max_tokens=3, temperature=0.0))
     last = Asked(np.concatenate([head(0)[:BLOCK], head(5)[:4]]), SamplingParams(max_tokens=3, seed=1, logprobs=2))
-    return [*made, first, *(request(rng, what.replay) for _ in range(int(rng.integers(5, 9)))), last]
+    return [*made, first, *(request(rng, what.replay) for _ in range(int(rng.integers(3, 7)))), last]

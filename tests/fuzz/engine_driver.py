@@ -90,8 +90,10 @@ class Driver:
             last = len(self.left) == 1
             if self.left and (not self.engine.has_work or (not last and rng.random() < 0.35)):
                 self.send()
-            elif rng.random() < 0.1:
+            elif rng.random() < 0.15:
                 self.end_one(rng)
+                if len(self.left) > 1:
+                    self.send()  # who gets the place of the one that left, whose results may be on their way
             self.step()
             self.compare()
 
