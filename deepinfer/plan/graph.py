@@ -12,6 +12,7 @@ import msgspec
 
 from deepinfer.config.fused import runs_fused
 from deepinfer.config.leaves import Component
+from deepinfer.config.runnable import plan_only
 from deepinfer.config.specs import DSpark, NoReplay, NoSpeculation, PrefixCache
 from deepinfer.config.surroundings import DistributedExecutor, LocalExecutor, NoGrammar, SimulatedExecutor
 from deepinfer.plan.catalog import Backend, used_backends
@@ -81,7 +82,7 @@ def _model_nodes(case: Case, ops: tuple[OpChoice, ...]) -> list[Node]:
     dispatch_reason = "experts are spread over ranks" if spread else "every rank holds all experts"
     return [
         _node("weights", "weights", WEIGHTS[kind], reason=reason, runner_up="dummy" if kind == "checkpoint" else ""),
-        *(_ops_node(backends[name], ops) for name in names),
+        *(_ops_node(backends[name], ops, case) for name in names),
         _node("dispatch", "expert_dispatch", dispatch, option="parallel", reason=dispatch_reason),
         _node(
             "model",
@@ -169,11 +170,12 @@ def _node(
     )
 
 
-def _ops_node(backend: Backend, ops: tuple[OpChoice, ...]) -> Node:
-    """Planned where no run takes these ops yet, whether or not they are written."""
+def _ops_node(backend: Backend, ops: tuple[OpChoice, ...], case: Case) -> Node:
+    """Planned where no run takes these ops, or kernels on such a chip, whether or not they are written."""
     implementation = next(choice.implementation for choice in ops if choice.backend == backend.name)
     node = _node(f"ops.{backend.name}", "ops", implementation, reason="see the ops of the plan")
-    return msgspec.structs.replace(node, planned=not backend.in_this_version)
+    unrun = any(plan_only(role.chip.kind, role.chip.architecture.value) for role in case.roles)
+    return msgspec.structs.replace(node, planned=not backend.in_this_version or bool(backend.architectures and unrun))
 
 
 @cache

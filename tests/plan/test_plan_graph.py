@@ -64,7 +64,8 @@ def test_parts_without_code_are_marked(plan_of: PlanOf) -> None:
     assert not any(node.planned for node in plan_of(*TINY).graph)
     plan = plan_of(*EVERYTHING)
     for node in plan.graph:
-        taken = node.seam != "ops" or BACKEND[node.name.removeprefix("ops.")].in_this_version
+        backend = BACKEND.get(node.name.removeprefix("ops."))  # kernels of one kind of chip do not run on this one
+        taken = backend is None or (backend.in_this_version and not backend.architectures)
         there = not node.implementation or _imports(node.implementation)
         assert node.planned == (not there or not taken), node.implementation
     assert any(node.planned for node in plan.graph)

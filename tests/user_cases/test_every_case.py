@@ -23,6 +23,7 @@ ELSEWHERE = {  # case → the tests that have it
         "test_d10_every_cut_into_blocks_gives_the_same_thinking_and_content",
     ),
     "d11": ("api/test_llm_blocks.py", "test_d11_sixteen_at_once_with_one_draft_give_the_text_of_none"),
+    "f15": ("engine/test_long_wait.py", "test_a_long_wait_is_explained_once"),
     "x17": ("sampling/test_collector.py", "test_x17_x18_bytes_of_characters_in_any_blocks"),
     "x18": ("sampling/test_collector.py", "test_x17_x18_bytes_of_characters_in_any_blocks"),
     "x19": ("sampling/test_collector.py", "test_x19_a_stop_string_over_blocks_sends_none_of_its_head"),
@@ -83,11 +84,10 @@ WAITING = {
     "k12": TRANSFER,
     "k13": TIERS,
     "m02": SERVER,  # the body of an error, over HTTP; in this process an error is an exception or a text
-    "n05": Waits("a second backend of the experts on a device", "test_kernels_that_would_compile_are_planned_only"),
+    "n05": Waits("a second backend of the experts on a device", "test_a_second_backend_of_a_device_is_planned_only"),
     "f12": RANKS,
     "f13": RANKS,  # ranks that compare the digests of their plans; `deepinfer rank` does so for a plan in a file
     "f14": RANKS,
-    "f15": Waits("kernels that compile at start", "test_kernels_that_would_compile_are_planned_only"),
 }
 WAITING_PARTS = {  # cases with a test of what there is → what else they are about
     "p05": "an expert balancer: which expert a redundant slot holds",
