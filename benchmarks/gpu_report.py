@@ -95,7 +95,10 @@ def readme_row(lines: Sequence[Line]) -> str:
         return ""
     tiny.sort(key=lambda line: line["batch"])
     rates = f"{_row(tiny, 'deepinfer_decode_tokens_per_s')} tokens/s"
-    sides = ((" run eagerly there", "transformers"), (" with what has fixed shapes as CUDA graphs", "transformers_compiled"))
+    sides = (
+        (" run eagerly there", "transformers"),
+        (" with what has fixed shapes as CUDA graphs", "transformers_compiled"),
+    )
     beside = [(how, _row(tiny, f"{side}_decode_ratio")) for how, side in sides]
     told = ", ".join([f"{ratios} × the peer{how}" for how, ratios in beside if ratios])
     return f"| decode on one {tiny[-1].get('device', 'CPU')}, B = {_row(tiny, 'batch')} | {rates}: {told} {ROW_END}"

@@ -226,7 +226,9 @@ def test_the_readme_has_one_row_for_the_peer() -> None:
         for batch, rate, ratio in rates
     ]
     row = readme_row([*lines, measured(width="wide", batch=1)])
-    assert row.startswith("| decode on one a GPU, B = 1 / 8 | 700 / 5,000 tokens/s: 25 / 25 × the peer run eagerly there |")
+    assert row.startswith(
+        "| decode on one a GPU, B = 1 / 8 | 700 / 5,000 tokens/s: 25 / 25 × the peer run eagerly there |"
+    )
     page = "a\n| old | 3 | `python benchmarks/peer_transformers.py` |\nb\n"
     assert with_row(page, row) == f"a\n{row}\nb\n"
     with pytest.raises(ValueError, match="has 0 lines that end in"):
