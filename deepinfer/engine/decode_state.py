@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepinfer.interfaces import Drafts, StepInput, StepPlan, VerifyRows
+from deepinfer.interfaces import Drafts, StepInput, StepPlan, Verified, VerifyRows
 from deepinfer.speculation.allocation import allocate
 
 NO_TOKEN = -1
@@ -122,6 +122,10 @@ class DecodeState:
     def wants_drafts(self, slots: np.ndarray) -> np.ndarray:
         """bool: the sequence may get more than one token before it ends."""
         return self.num_tokens[slots] + 1 < self.length_end[slots]
+
+    def goes_on(self, slots: np.ndarray, verified: Verified) -> np.ndarray:
+        """bool [R]: which of the sequences in `slots`, whose tokens were appended, are to be drafted for."""
+        return (verified.counts > 0) & ~verified.failed & self.wants_drafts(slots)
 
     def _hand_out(self, decode: np.ndarray, num_drafts: int) -> np.ndarray:
         """Drafts that each decoding sequence checks, int64 [D]; they are put behind its newest token."""

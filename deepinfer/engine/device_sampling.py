@@ -18,8 +18,8 @@ import torch
 
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.device_clock import DeviceClock, Mark
-from deepinfer.engine.drafting import DraftChooser
-from deepinfer.engine.live_rows import expand, spread_drafts
+from deepinfer.engine.drafting import draft
+from deepinfer.engine.live_rows import drafts_of_all, expand
 from deepinfer.interfaces import Drafter, Drafts, StepOutput, Verified, Verifier, VerifyRows
 from deepinfer.model.fused.glue import to_device
 
@@ -43,13 +43,6 @@ class Asked:
     alive: np.ndarray | None
     num_checked: np.ndarray
     draft: bool
-
-    def place(self, output: StepOutput, made: Drafts, going: np.ndarray) -> None:
-        """Drafts of the live sequences `going` (bool) into the step's output; the others have none."""
-        places, number = np.flatnonzero(going), len(going)
-        if self.alive is not None:
-            places, number = np.flatnonzero(self.alive)[going], len(self.alive)
-        output.drafts = spread_drafts(made, places, number)
 
 
 @dataclass(slots=True)
@@ -144,8 +137,9 @@ class DeviceLane:
         if launch.drafts is not None:
             made = launch.drafts.wait()
             self.state.keep_drafts(rows.slots, made)
-            going = (verified.counts > 0) & ~verified.failed & self.state.wants_drafts(rows.slots)
-            asked.place(output, Drafts(made.token_ids[going], made.confidence[going]), going)
+            going = self.state.goes_on(rows.slots, verified)
+            told = Drafts(made.token_ids[going], made.confidence[going])
+            output.drafts = drafts_of_all(told, going, asked.alive)
         return output
 
     def close(self) -> None:
@@ -189,8 +183,11 @@ class HostLane:
         output = expand(verified, asked.alive, asked.num_checked)
         sampled = self.clock.mark()
         if asked.draft and self.drafter is not None:
-            going = (verified.counts > 0) & ~verified.failed & self.state.wants_drafts(rows.slots)
-            asked.place(output, self._draft(rows.slots[going], verified, np.flatnonzero(going)), going)
+            going = self.state.goes_on(rows.slots, verified)
+            made = draft(self.drafter, self.verifier, self.state, self.grammar, rows.slots, verified, going)
+            if going.any():
+                keep_on_device(self.sequences, rows.slots[going], made)
+            output.drafts = drafts_of_all(made, going, asked.alive)
         return Launch(asked, chosen, sampled, self.clock.mark(), output=output)
 
     def finish(self, launch: Launch) -> StepOutput:
@@ -200,30 +197,14 @@ class HostLane:
     def close(self) -> None:
         """It has no graphs."""
 
-    def _draft(self, slots: np.ndarray, verified: Verified, places: np.ndarray) -> Drafts:
-        """For `slots` [S], which are sequences `places` [S] of those that were verified."""
-        assert self.drafter is not None
-        state = self.state
-        if not len(slots):
-            return _no_drafts(state.depth)
-        chooser = DraftChooser(self.verifier, state, self.grammar, slots, verified, places)
-        made = self.drafter.draft(slots, state.tokens_NL, state.num_tokens[slots], state.pad, chooser.choose)
-        state.keep_drafts(slots, made)
-        keep_on_device(self.sequences, slots, made)
-        return made
-
 
 def nothing_sampled(asked: Asked, depth: int, at: Mark) -> Launch:
     """A step whose last live sequence has ended meanwhile, or of whose prompts none came to an end."""
     none = np.zeros(0, dtype=np.int64)
     output = expand(Verified(none, none, none.astype(bool)), asked.alive, asked.num_checked)
     if asked.draft:
-        asked.place(output, _no_drafts(depth), none.astype(bool))
+        output.drafts = drafts_of_all(Drafts.none(depth), none.astype(bool), asked.alive)
     return Launch(asked, at, at, at, output=output)
-
-
-def _no_drafts(depth: int) -> Drafts:
-    return Drafts(np.zeros((0, depth), np.int64), np.zeros((0, depth), np.float32))
 
 
 def index_of(rows: np.ndarray, device: torch.device) -> Tensor:

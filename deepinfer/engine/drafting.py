@@ -1,4 +1,4 @@
-"""The choice of drafts inside an executor: the verifier's, under the grammar where a sequence has one.
+"""Drafts made on the host: chosen by the verifier, under the grammar where a sequence has one.
 
 S sequences that draft.
 """
@@ -10,10 +10,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepinfer.engine.decode_state import DecodeState
-from deepinfer.interfaces import Verified, Verifier
+from deepinfer.interfaces import Drafter, Drafts, Verified, Verifier
 
 if TYPE_CHECKING:
     from deepinfer.sampling.grammar.desk import GrammarDesk
+
+
+def draft(
+    drafter: Drafter,
+    verifier: Verifier,
+    state: DecodeState,
+    grammar: GrammarDesk | None,
+    slots_R: np.ndarray,
+    verified: Verified,
+    going_R: np.ndarray,
+) -> Drafts:
+    """For the sequences `going_R` (bool) of those that were verified, [S] of them; `state` keeps the drafts."""
+    slots = slots_R[going_R]
+    if not len(slots):
+        return Drafts.none(state.depth)
+    chooser = DraftChooser(verifier, state, grammar, slots, verified, np.flatnonzero(going_R))
+    made = drafter.draft(slots, state.tokens_NL, state.num_tokens[slots], state.pad, chooser.choose)
+    state.keep_drafts(slots, made)
+    return made
 
 
 class DraftChooser:

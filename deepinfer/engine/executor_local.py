@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from deepinfer.engine.decode_state import DecodeState, Resolved
-from deepinfer.engine.drafting import DraftChooser
-from deepinfer.engine.live_rows import expand, live_rows, spread_drafts
+from deepinfer.engine.drafting import draft
+from deepinfer.engine.live_rows import drafts_of_all, expand, live_rows
 from deepinfer.engine.prompt_logprobs import prompt_logprobs
 from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import (
@@ -160,20 +160,9 @@ class LocalExecutor:
     def _draft(self, rows: VerifyRows, verified: Verified, alive: np.ndarray | None) -> Drafts:
         """Drafts for all sampled sequences of the step; none for those that are at an end."""
         assert self.drafter is not None
-        going = (verified.counts > 0) & ~verified.failed & self.state.wants_drafts(rows.slots)
-        places, number = np.flatnonzero(going), len(going)
-        if alive is not None:
-            places, number = np.flatnonzero(alive)[going], len(alive)
-        if not len(places):
-            shape = (0, self.state.depth)
-            return spread_drafts(Drafts(np.zeros(shape, np.int64), np.zeros(shape, np.float32)), places, number)
-        slots = rows.slots[going]
-        chooser = DraftChooser(self.verifier, self.state, self.grammar, slots, verified, np.flatnonzero(going))
-        made = self.drafter.draft(
-            slots, self.state.tokens_NL, self.state.num_tokens[slots], self.state.pad, chooser.choose
-        )
-        self.state.keep_drafts(slots, made)
-        return spread_drafts(made, places, number)
+        going = self.state.goes_on(rows.slots, verified)
+        made = draft(self.drafter, self.verifier, self.state, self.grammar, rows.slots, verified, going)
+        return drafts_of_all(made, going, alive)
 
     def _use_threads(self) -> None:
         if torch.get_num_threads() != self.threads:

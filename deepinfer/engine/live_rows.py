@@ -50,3 +50,10 @@ def spread_drafts(made: Drafts, places: np.ndarray, number: int) -> Drafts:
     drafts = Drafts(np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32))
     drafts.token_ids[places], drafts.confidence[places] = made.token_ids, made.confidence
     return drafts
+
+
+def drafts_of_all(made: Drafts, going: np.ndarray, alive: np.ndarray | None) -> Drafts:
+    """Drafts of the live sequences `going` (bool) as those of all that were planned, of which `alive` live (None: all)."""
+    if alive is None:
+        return spread_drafts(made, np.flatnonzero(going), len(going))
+    return spread_drafts(made, np.flatnonzero(alive)[going], len(alive))

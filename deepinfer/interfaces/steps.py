@@ -123,6 +123,11 @@ class Drafts:
     token_ids: np.ndarray  # int64 [S, K]; -1 where nothing is proposed
     confidence: np.ndarray  # float32 [S, K]; chance that the draft is accepted if all before it are; never NaN
 
+    @classmethod
+    def none(cls, depth: int) -> Drafts:
+        """Of no sequence."""
+        return cls(np.zeros((0, depth), np.int64), np.zeros((0, depth), np.float32))
+
 
 @dataclass(slots=True)
 class StepOutput:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from deepinfer.arch.cache import CacheLayout
+    from deepinfer.arch.config import V41Config
     from deepinfer.interfaces import StepInput
     from deepinfer.model.cache_storage import ModelCache
     from deepinfer.model.dspark import DSparkModel
@@ -45,15 +47,8 @@ class DSpark:
         temperatures: Callable[[np.ndarray], np.ndarray],
     ) -> None:
         config, layers = model.config, len(model.layers)
-        if depth > config.dspark_block_size:
-            raise ValueError(
-                f"speculation.depth={depth}: the drafter was trained for blocks of {config.dspark_block_size}; "
-                f"speculation.depth={config.dspark_block_size}"
-            )
+        check_depth(depth, config, cache.layout)
         assert len(cache.rings) == config.num_hidden_layers + layers, "the caches must have a ring per draft layer"
-        assert cache.layout.ring_slots >= config.sliding_window + depth, (
-            "rejected drafts must not take back window keys"
-        )
         self.model, self.cache, self.depth = model, cache, depth
         self.calibration, self.temperatures = calibration, temperatures
         self._rings = cache.rings[config.num_hidden_layers :]
@@ -81,7 +76,7 @@ class DSpark:
     ) -> Drafts:
         """See `interfaces.Drafter`; `choose` gets float32 logits [S, V]."""
         if not len(slots):
-            return Drafts(np.zeros((0, self.depth), np.int64), np.zeros((0, self.depth), np.float32))
+            return Drafts.none(self.depth)
 
         def chosen(number: int, logits_SV: Tensor) -> Tensor:
             return torch.from_numpy(choose(number, logits_SV.float()))
@@ -107,3 +102,13 @@ class DSpark:
 
         windows = [reader(ring) for ring in self._rings]
         return self.model.block(newest_S, torch.from_numpy(position_S), windows, torch.from_numpy(there_SW))
+
+
+def check_depth(depth: int, config: V41Config, layout: CacheLayout) -> None:
+    """Raises ValueError for more drafts than a block has."""
+    if depth > config.dspark_block_size:
+        raise ValueError(
+            f"speculation.depth={depth}: the drafter was trained for blocks of {config.dspark_block_size}; "
+            f"speculation.depth={config.dspark_block_size}"
+        )
+    assert layout.ring_slots >= config.sliding_window + depth, "rejected drafts must not take back window keys"

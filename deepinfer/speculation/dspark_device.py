@@ -18,6 +18,7 @@ from deepinfer.interfaces import Drafts
 from deepinfer.model.fused import glue
 from deepinfer.model.ring_writes import ring_writes
 from deepinfer.speculation.draft_rounds import DraftRounds, DraftsOnTheWay
+from deepinfer.speculation.dspark import check_depth
 from deepinfer.speculation.observed_rows import ObservedRows
 
 if TYPE_CHECKING:
@@ -56,14 +57,7 @@ class DeviceDSpark:
         graphs: bool = False,
     ) -> None:
         config = model.config
-        if depth > config.dspark_block_size:
-            raise ValueError(
-                f"speculation.depth={depth}: the drafter was trained for blocks of {config.dspark_block_size}; "
-                f"speculation.depth={config.dspark_block_size}"
-            )
-        assert cache.layout.ring_slots >= config.sliding_window + depth, (
-            "rejected drafts must not take back window keys"
-        )
+        check_depth(depth, config, cache.layout)
         self.model, self.cache, self.depth, self.device = model, cache, depth, model.device
         self.calibration, self.temperatures, self.seeds, self.graphs = calibration, temperatures, seeds, graphs
         self.padding_slot = cache.num_slots - 1
@@ -116,7 +110,7 @@ class DeviceDSpark:
     ) -> Drafts:
         """See `interfaces.Drafter`; `choose` gets float32 logits [S, V] in the host's memory."""
         if not len(slots):
-            return Drafts(np.zeros((0, self.depth), np.int64), np.zeros((0, self.depth), np.float32))
+            return Drafts.none(self.depth)
         position_S = num_tokens - 1  # of the newest token
         arrays = {"newest": tokens_NL[slots, pad + position_S], "position": position_S, "slots": slots}
         sent = glue.to_device(arrays, self.device)
