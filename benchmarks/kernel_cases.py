@@ -4,12 +4,13 @@ Which lines belong to one kind of kernel is said here, and which are left out an
 on the batch count; faster variants that do are timed beside them, and no plan takes them.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import result_lines
 from msgspec import Struct
+from result_lines import Line
 
 from deepinfer.plan.cost.kernel_time import waves_of
 from deepinfer.plan.cost.work import expected_experts
@@ -75,11 +76,11 @@ class Origin(Struct, frozen=True, kw_only=True):
     commit: str
 
 
-def read(paths: Sequence[Path] = RESULTS) -> list[dict[str, object]]:
-    return [json.loads(line) for path in paths for line in path.read_text("utf-8").splitlines()]
+def read(paths: Sequence[Path] = RESULTS) -> list[Line]:
+    return [line for path in paths for line in result_lines.read(path)]
 
 
-def cases_of(lines: Sequence[dict[str, object]]) -> dict[str, list[Case]]:
+def cases_of(lines: Sequence[Line]) -> dict[str, list[Case]]:
     """Kind of kernel → its cases; of several lines of one case the last, which is the newest."""
     found: dict[str, dict[str, Case]] = {kind: {} for kind in KINDS}
     for line in lines:
@@ -88,18 +89,18 @@ def cases_of(lines: Sequence[dict[str, object]]) -> dict[str, list[Case]]:
     return {kind: list(cases.values()) for kind, cases in found.items() if cases}
 
 
-def origin_of(lines: Sequence[dict[str, object]]) -> Origin:
+def origin_of(lines: Sequence[Line]) -> Origin:
     devices = {str(line["device"]) for line in lines}
     commits = sorted({str(line["commit"]) for line in lines})
     assert len(devices) == 1, f"lines of several devices: {devices}"
     return Origin(device=devices.pop(), commit=" ".join(commits))
 
 
-def _cases(line: dict[str, object]) -> Iterator[Case]:
+def _cases(line: Line) -> Iterator[Case]:
     if line.get("variant", "-") in LEFT_OUT:
         return
     text = f"{line['op']}| {line['case']}"
-    seconds = float(line["median_us"]) * 1e-6  # type: ignore[arg-type]
+    seconds = float(line["median_us"]) * 1e-6
     for kind, pattern in KINDS.items():
         match = re.fullmatch(pattern, text)
         if match is None:
@@ -114,8 +115,8 @@ def _cases(line: dict[str, object]) -> Iterator[Case]:
             kind=kind,
             name=str(line["case"]),
             seconds=seconds,
-            num_bytes=float(line["gbytes_per_s"] or 0) * 1e9 * seconds,  # type: ignore[arg-type]
-            flops=float(line["tflops"] or 0) * 1e12 * seconds,  # type: ignore[arg-type]
+            num_bytes=float(line["gbytes_per_s"] or 0) * 1e9 * seconds,
+            flops=float(line["tflops"] or 0) * 1e12 * seconds,
             length=size.get("length", 0.0),
             waves=waves_of(rows, outputs, MULTIPROCESSORS, ragged) if outputs else 1.0,
         )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from deepinfer.formats.fp4 import quantise_index
 from deepinfer.ops.ascend_npu import BY_32, npu, paired_scales
+from deepinfer.ops.indexer import visible_scores
 
 PARTIAL_NUMBERS = 1 << 26  # float32 numbers of one product, before the heads are summed: 256 MiB
 MISSING = -1
@@ -65,8 +66,7 @@ def top_entries(scores_TJ: Tensor, visible_T: Tensor, out_TN: Tensor) -> Tensor:
     """
     assert out_TN.dtype == torch.int32, "entry numbers are int32"
     entries, wanted = scores_TJ.shape[1], min(out_TN.shape[1], scores_TJ.shape[1])
-    hidden_TJ = (torch.arange(entries, device=scores_TJ.device) >= visible_T.unsqueeze(1)) | scores_TJ.isnan()
-    shown_TJ = scores_TJ.masked_fill(hidden_TJ, -torch.inf)
+    shown_TJ = visible_scores(scores_TJ, visible_T)
     worst_T1 = shown_TJ.topk(wanted, dim=1).values[:, -1:]
     better_TJ, equal_TJ = shown_TJ > worst_T1, (shown_TJ == worst_T1) & (shown_TJ > -torch.inf)
     room_T1 = wanted - better_TJ.sum(1, keepdim=True)

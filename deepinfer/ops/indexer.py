@@ -75,7 +75,7 @@ def top_entries(scores_TJ: Tensor, visible_T: Tensor, out_TN: Tensor, blocks_TC:
 
     With `blocks`, scores are packed candidates and their entry numbers are written.
     """
-    chosen_TN = best_entries(_visible_scores(scores_TJ, visible_T), out_TN.shape[1])
+    chosen_TN = best_entries(visible_scores(scores_TJ, visible_T), out_TN.shape[1])
     if blocks_TC is not None:
         entry_TN = candidate_entries(blocks_TC, scores_TJ.shape[1] // blocks_TC.shape[1]).gather(
             1, chosen_TN.clamp(min=0)
@@ -88,7 +88,7 @@ def candidate_blocks(scores_TJ: Tensor, visible_T: Tensor, out_TC: Tensor, block
     """The C blocks of `block` entries with the best scores, the newest visible entry's always among them: out int32 [T, C],
     ascending; -1 fills up the end."""
     with scores_TJ.device:
-        chosen = candidate_mask(_visible_scores(scores_TJ, visible_T), visible_T, block, out_TC.shape[1])
+        chosen = candidate_mask(visible_scores(scores_TJ, visible_T), visible_T, block, out_TC.shape[1])
     return out_TC.copy_(best_entries(torch.where(chosen, 0.0, -torch.inf), out_TC.shape[1]))
 
 
@@ -98,7 +98,8 @@ def rotate_quantise_index_q(q_TIK: Tensor, rope_T2F: Tensor, out_TIK: Tensor | N
     return turned_TIK if out_TIK is None else out_TIK.copy_(turned_TIK)
 
 
-def _visible_scores(scores_TJ: Tensor, visible_T: Tensor) -> Tensor:
+def visible_scores(scores_TJ: Tensor, visible_T: Tensor) -> Tensor:
+    """Scores [T, J] with -inf behind the first visible[t], and for NaN."""
     entry_J = torch.arange(scores_TJ.shape[1], device=scores_TJ.device)
     hidden_TJ = (entry_J >= visible_T.unsqueeze(1)) | scores_TJ.isnan()
     return scores_TJ.masked_fill(hidden_TJ, -torch.inf)

@@ -67,7 +67,7 @@ class DraftRounds:
     ) -> DraftsOnTheWay:
         """One round; nothing waits for it. Seeds uint64, temperatures float64, 0 where greedy."""
         size = size_of(len(slots_S), self._sizes)
-        if self._graphs is not None and size not in self._graphs:
+        if self._graphs is not None:
             self._graphs.capture(size)
         self._send(size, slots_S, seeds_S, temperature_S, going_S)
         if self._graphs is None:
@@ -79,7 +79,7 @@ class DraftRounds:
     def capture(self, num_sequences: int) -> None:
         """Capture the graph of such rounds ahead of the first one. No sequence's state is touched."""
         size = size_of(num_sequences, self._sizes)
-        if self._graphs is not None and size not in self._graphs:
+        if self._graphs is not None:
             self._graphs.capture(size)
 
     def close(self) -> None:

@@ -27,8 +27,7 @@ class ObservedRows:
 
     def __call__(self, features_TF: Tensor, positions_T: Tensor, store_T: Tensor) -> None:
         count = len(store_T)
-        if count not in self._graphs:
-            self._graphs.capture(count)
+        self._graphs.capture(count)
         self._features_TF[:count].copy_(features_TF)
         self._positions_T[:count].copy_(positions_T)
         self._store_T[:count].copy_(store_T)

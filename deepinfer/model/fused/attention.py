@@ -44,8 +44,7 @@ class FusedAttention:
         scratch = self.store_window(low[:, c.q_lora_rank :], rope_T2F, rows, cache)
         q_THK = ops.fp8_linear(latent_TR, w.up).unflatten(1, (c.num_attention_heads, c.head_dim))
         out_THK = self.attend(q_THK, rope_T2F, rows, cache, scratch, indexer)
-        low = ops.fp8_grouped_linear(out_THK.view(len(out_THK), c.o_groups, -1), w.wo_a)
-        return ops.fp8_linear(ops.quantise(low).grid_TD, w.wo_b)
+        return project_out(ops, c, w, out_THK)
 
     def compress_all(self, normed_TD: Tensor, rows: FusedRows, cache: ModelCache) -> None:
         """Store the keys of every row's entries, for a step of which only some rows go on through this layer."""
@@ -99,3 +98,9 @@ class FusedAttention:
             sink = self.weights.sink_H, c.head_dim**-0.5
             parts.append(self.ops.sparse_attention(q_THK[at], *keys, *sink, rope_T2F[at]))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def project_out(ops: DeviceOps, config: V41Config, weights: FusedAttentionWeights, out_THK: Tensor) -> Tensor:
+    """[T, D] of all heads' outputs: group by group down, then all groups together up."""
+    low = ops.fp8_grouped_linear(out_THK.view(len(out_THK), config.o_groups, -1), weights.wo_a)
+    return ops.fp8_linear(ops.quantise(low).grid_TD, weights.wo_b)

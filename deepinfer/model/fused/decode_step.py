@@ -37,11 +37,9 @@ class DecodeRows:
     features_TF: Tensor | None
     positions_T: Tensor
     slots_T: Tensor
-    sequence_T: Tensor
     ring_rows_T: Tensor  # slot · ring slots + place: a row's own among the rows of any ring
     row_starts_S1: Tensor
     checked_S: Tensor  # drafts in the rows of each sequence
-    slots_S: Tensor
     num_rows_bound: int  # most live rows; T is the size that it was padded to
 
 
@@ -87,7 +85,7 @@ class DecodeStep:
         """Launch the step; nothing waits for it."""
         bound = self._bound(plan)
         size = self.size(len(plan.slots), plan.num_drafts, plan.block_tables.shape[1])
-        if self._graphs is not None and size not in self._graphs:
+        if self._graphs is not None:
             self._graphs.capture(size)
         self._sender.send(plan, size)
         if self._graphs is None:
@@ -112,7 +110,7 @@ class DecodeStep:
     def capture(self, num_sequences: int, num_drafts: int, num_blocks: int) -> None:
         """Capture the graph of such steps ahead of the first one. No sequence's state is touched."""
         size = self.size(num_sequences, num_drafts, num_blocks)
-        if self._graphs is not None and size not in self._graphs:
+        if self._graphs is not None:
             self._graphs.capture(size)
 
     @property
@@ -141,11 +139,9 @@ class DecodeStep:
             features_TF=features_TF,
             positions_T=numbers.positions_T,
             slots_T=numbers.slots_T,
-            sequence_T=numbers.sequence_T,
             ring_rows_T=numbers.ring_rows_T,
             row_starts_S1=numbers.row_starts_S1,
             checked_S=numbers.checked_S,
-            slots_S=numbers.slots_S,
             num_rows_bound=size.rows,
         )
 

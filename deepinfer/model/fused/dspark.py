@@ -92,7 +92,7 @@ class FusedDSpark:
         ended = glue.first_coefficients(x_TND)
         for layer, ring in zip(self.layers, rings, strict=True):
             x_TND, out_TD, ended = layer(x_TND, out_TD, ended, rows, ring)
-        constants = c.rms_norm_eps, c.hc_eps, c.hc_sinkhorn_iters
+        constants = glue.border_constants(c)
         last = ops.hyper_border(x_TND, out_TD, ended, None, self.norm_D, *constants, quantise=False, collapsed=True)
         return Block(
             *(part_TD.unflatten(0, (-1, c.dspark_block_size)) for part_TD in (last.collapsed_TD, last.normed_TD))

@@ -6,6 +6,8 @@ Legend: T rows · N streams · D hidden · R latent dim · H heads · K head dim
 from torch import Tensor
 
 from deepinfer.arch.config import V41Config
+from deepinfer.model.fused import glue
+from deepinfer.model.fused.attention import project_out
 from deepinfer.model.fused.dspark_rows import BlockRows
 from deepinfer.model.fused.stored_weights import StoredSource, fused_attention, fused_experts, fused_site
 from deepinfer.model.fused.sublayers import FusedExperts
@@ -45,14 +47,13 @@ class FusedDraftLayer:
         q_THK = ops.fp8_linear(latent_TR, w.up).unflatten(1, (c.num_attention_heads, c.head_dim))
         keys = ring, rows.window_rows_TW, scratch, rows.own_rows_TB
         out_THK = ops.sparse_attention(q_THK, *keys, w.sink_H, c.head_dim**-0.5, rows.rope_T2F)
-        low = ops.fp8_grouped_linear(out_THK.view(len(out_THK), c.o_groups, -1), w.wo_a)
-        return ops.fp8_linear(ops.quantise(low).grid_TD, w.wo_b)
+        return project_out(ops, c, w, out_THK)
 
     def _begin(
         self, x_TND: Tensor, out_TD: Tensor | None, ended: Coefficients, site: object, norm_D: Tensor
     ) -> tuple[Border, Coefficients]:
         c = self.config
-        constants = c.rms_norm_eps, c.hc_eps, c.hc_sinkhorn_iters
+        constants = glue.border_constants(c)
         begun = self.ops.hyper_border(x_TND, out_TD, ended, site, norm_D, *constants)
         assert begun.coefficients is not None
         return begun, begun.coefficients

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepinfer.arch.config import V41Config
 from deepinfer.formats.scales import working_dtype
 from deepinfer.ops.hyper_border import Border, Coefficients
 
@@ -78,3 +79,8 @@ def copy_rows(from_ABR: Tensor, from_M: Tensor, to_ABR: Tensor, to_M: Tensor) ->
     """Copy stored rows as they are, row number `from_M`[i] of one store to `to_M`[i] of another. No two share a target."""
     source, target = from_ABR.shape[1], to_ABR.shape[1]
     to_ABR[to_M // target, to_M % target] = from_ABR[from_M // source, from_M % source]
+
+
+def border_constants(config: V41Config) -> tuple[float, float, int]:
+    """What every border takes behind its weights: the norm's epsilon, the mixing's, and its iterations."""
+    return config.rms_norm_eps, config.hc_eps, config.hc_sinkhorn_iters

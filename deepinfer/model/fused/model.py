@@ -117,13 +117,13 @@ class FusedModel:
                 x_TND = layer.engram(mixed_TND, rows.ngram_ids_TG, self.classes_V, self.pad_class)
                 out_TD = None
             begun = self._border(x_TND, out_TD, ended, layer.attn_site)
-            if features_TF is not None and number in c.dspark_target_layer_ids:
+            if features_TF is not None and number in targets:
                 self._note(begun.x_TND, rows, features_TF.unflatten(1, (-1, c.hidden_size))[:, targets.index(number)])
             if number == c.boundary:
                 begun, rows = self._enter_upper(begun, rows, upper, cache, indexer)
             x_TND, out_TD, ended = self._layer(layer, begun, rows, cache, indexer)
         last = self.ops.hyper_border(
-            x_TND, out_TD, ended, None, self.norm_D, *self._constants(), quantise=False, collapsed=True
+            x_TND, out_TD, ended, None, self.norm_D, *glue.border_constants(self.config), quantise=False, collapsed=True
         )
         return rows.spread(last.collapsed_TD)
 
@@ -157,16 +157,15 @@ class FusedModel:
         return begun, upper
 
     def _border(self, x_TND: Tensor, out_TD: Tensor | None, ended: Coefficients, begun: FusedSite) -> Border:
-        return self.ops.hyper_border(x_TND, out_TD, ended, begun.site, begun.norm_D, *self._constants())
+        return self.ops.hyper_border(
+            x_TND, out_TD, ended, begun.site, begun.norm_D, *glue.border_constants(self.config)
+        )
 
     def _mixed(self, x_TND: Tensor, out_TD: Tensor | None, ended: Coefficients) -> Tensor:
         """The streams alone, where something else than a site comes next."""
         if out_TD is None:
             return x_TND
-        return self.ops.hyper_border(x_TND, out_TD, ended, None, None, *self._constants()).x_TND
-
-    def _constants(self) -> tuple[float, float, int]:
-        return self.config.rms_norm_eps, self.config.hc_eps, self.config.hc_sinkhorn_iters
+        return self.ops.hyper_border(x_TND, out_TD, ended, None, None, *glue.border_constants(self.config)).x_TND
 
 
 def _layer(source: StoredSource, config: V41Config, ops: DeviceOps, layer: int) -> FusedLayer:

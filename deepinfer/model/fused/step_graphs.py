@@ -48,16 +48,15 @@ class StepGraphs(Generic[Size]):
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def __contains__(self, size: Size) -> bool:
-        return size in self._graphs
-
     def replay(self, size: Size) -> None:
         """On the current stream; the size was captured before."""
         self._graphs[size].replay()
         self.stats.replays += 1
 
     def capture(self, size: Size) -> None:
-        """Capture the graph of a size that has none yet; afterwards the inputs are a stand-in's."""
+        """Capture the graph of a size unless it has one; behind a capture the inputs are a stand-in's."""
+        if size in self._graphs:
+            return
         self._stand_in(size)
         self._run(size)  # compiles kernels and makes their workspaces, neither of which a capture can hold
         try:

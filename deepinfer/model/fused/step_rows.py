@@ -124,7 +124,10 @@ class RowMaker:
             sequence_T=numbers["sequence"],
             tables_SB=numbers["tables"],
             ropes_T2F={compressed: table[positions_T] for compressed, table in self.ropes_P2F.items()},
-            entries={source.ratio: self.entries(source.ratio, numbers) for source in self.layout.sources},
+            entries={
+                ratio: self.entries(ratio, numbers)
+                for ratio in sorted({source.ratio for source in self.layout.sources})
+            },
             partner_T=numbers.get("partner"),
             tails=_copies(numbers, "tail"),
             store_T=numbers["store"],
