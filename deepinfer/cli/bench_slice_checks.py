@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from deepinfer.config.chips import Chip
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import is_chip, load_chip
+from deepinfer.config.fused import runs_fused
 from deepinfer.config.quoting import shell
-from deepinfer.config.runnable import plan_only
 from deepinfer.config.tasks import Bench
 from deepinfer.plan.quantities import size
 
@@ -81,7 +81,7 @@ def no_code(chip_name: str, fix: str) -> Problem:
 
 
 def _has_code(kind: str, architecture: str) -> bool:
-    return kind == "cpu" or (kind == "cuda" and not plan_only(kind, architecture))
+    return kind == "cpu" or runs_fused(kind, architecture)
 
 
 def refuse_slice(plan: Plan, spec: Spec, facts: Facts, overrides: Sequence[str] = ()) -> None:

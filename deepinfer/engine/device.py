@@ -9,7 +9,7 @@ import numpy as np
 
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.stats import ExecutorTimes
-from deepinfer.interfaces import Executor, SamplingParams, StepPlan
+from deepinfer.interfaces import Executor, SampleInput, SamplingParams, StepPlan
 
 
 class TimedExecutor(Executor, Protocol):
@@ -48,3 +48,10 @@ class StepClocked(TimedExecutor, Protocol):
 
     def plant_drafts(self, slots: np.ndarray, number: int) -> None:
         """Give `slots` so many drafts of any tokens, all as likely to be accepted."""
+
+
+def run_step(executor: Executor, plan: StepPlan) -> None:
+    """A whole step of sequences that are all alive, under no grammar; nobody wants its results."""
+    executor.submit(plan)
+    executor.sample(SampleInput())
+    executor.collect()

@@ -6,9 +6,10 @@ import time
 
 import numpy as np
 
+from deepinfer.engine.device import run_step
 from deepinfer.engine.device_executor import DeviceExecutor
 from deepinfer.engine.limits import EngineLimits
-from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepPlan
+from deepinfer.interfaces import Request, SamplingParams, StepPlan
 
 PROMPT_ROWS = 4  # even and odd positions, and a chunk longer than one row
 DECODE_STEPS = 2
@@ -22,19 +23,13 @@ def warm_up(executor: DeviceExecutor, limits: EngineLimits) -> float:
     request = Request(request_id=-1, prompt_ids=prompt, params=ASKED, seed=0)
     length_end = min(limits.max_model_len, len(prompt) + DECODE_STEPS * (1 + limits.draft_depth) + 1)
     executor.admit(0, request, length_end)
-    _run(executor, _plan(prompt, length_end, limits))
+    run_step(executor, _plan(prompt, length_end, limits))
     for _ in range(DECODE_STEPS):
         if executor.state.num_tokens[0] < length_end:
-            _run(executor, _plan(None, length_end, limits))
+            run_step(executor, _plan(None, length_end, limits))
     executor.release(0)
     executor.forget_times()
     return time.perf_counter() - started_s
-
-
-def _run(executor: DeviceExecutor, plan: StepPlan) -> None:
-    executor.submit(plan)
-    executor.sample(SampleInput())
-    executor.collect()
 
 
 def _plan(prompt: np.ndarray | None, length_end: int, limits: EngineLimits) -> StepPlan:

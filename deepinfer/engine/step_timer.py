@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from deepinfer.engine.device import StepClocked
-from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepPlan
+from deepinfer.engine.device import StepClocked, run_step
+from deepinfer.interfaces import Request, SamplingParams, StepPlan
 
 CONTEXT_TOKENS = 256  # of every sequence; longer ones are corrected for while the engine runs
 TIMED = SamplingParams(temperature=1.0, seed=0)
@@ -30,9 +30,7 @@ class StepTimer:
             return self._forward_s(rows)
         slots = self._enter(sequences)
         plan, started_s = self._plan(slots, 0, draft), self._executor.step_clock()
-        self._executor.submit(plan)
-        self._executor.sample(SampleInput())
-        self._executor.collect()
+        run_step(self._executor, plan)
         device_s = self._executor.step_clock() - started_s
         self._leave(slots)
         return device_s

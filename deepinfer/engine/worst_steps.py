@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from deepinfer.engine.device import run_step
 from deepinfer.engine.device_executor import DeviceExecutor
 from deepinfer.engine.limits import EngineLimits
-from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepPlan
+from deepinfer.interfaces import Request, SamplingParams, StepPlan
 
 ASKED = SamplingParams(
     temperature=1.0, top_p=0.9, top_k=50, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.1, logprobs=20, seed=0
@@ -30,12 +31,12 @@ def run_worst_steps(executor: DeviceExecutor, limits: EngineLimits) -> None:
     length = limits.max_model_len - 1
     rows = max(1, min(length, limits.max_num_batched_tokens - len(others)))
     _enter(executor, 0, length, limits)
-    _run(executor, prompt_step(others, length - rows, rows, limits))
+    run_step(executor, prompt_step(others, length - rows, rows, limits))
     executor.release(0)
     _enter(executor, 0, min(SHORT, limits.max_model_len - 1), limits)
     if limits.draft_depth:
         executor.plant_drafts(slots, limits.draft_depth)
-    _run(executor, decode_step(slots, limits))
+    run_step(executor, decode_step(slots, limits))
     for slot in slots.tolist():
         executor.release(slot)
     executor.forget_times()
@@ -82,9 +83,3 @@ def _plan(
 def _enter(executor: DeviceExecutor, slot: int, length: int, limits: EngineLimits) -> None:
     request = Request(request_id=-1 - slot, prompt_ids=np.ones(length, dtype=np.int64), params=ASKED, seed=slot)
     executor.admit(slot, request, min(limits.max_model_len, length + 2 * (1 + limits.draft_depth)))
-
-
-def _run(executor: DeviceExecutor, plan: StepPlan) -> None:
-    executor.submit(plan)
-    executor.sample(SampleInput())
-    executor.collect()
