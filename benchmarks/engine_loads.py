@@ -3,33 +3,50 @@
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from msgspec import structs
 
+from deepinfer.cli.bench_slice_floors import floor_of, rates_of
 from deepinfer.config.compose import load_with_choices
 from deepinfer.config.errors import Refused
-from deepinfer.config.facts import probe
+from deepinfer.config.facts import load_chip, probe
+from deepinfer.engine import build_device
 from deepinfer.engine.build import EngineGraph, build_graph
+from deepinfer.engine.device_assembly import Loaded
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.unbuilt import refuse_to_run
 from deepinfer.interfaces import SamplingParams
+from deepinfer.plan.cost.links import Group
+from deepinfer.plan.cost.v41 import shape_of
+from deepinfer.plan.cost.work import Prompt, decode_work, prefill_work
 from deepinfer.plan.require import missing
 from deepinfer.plan.resolve import resolve
 
 
-def build(*overrides: str) -> EngineGraph:
-    """The engine of a configuration. Where this machine cannot run it, the reasons go to stderr and the program ends."""
+def build(*overrides: str, graphs: bool = True) -> EngineGraph:
+    """The engine of a configuration. Where this machine cannot run it, the reasons go to stderr and the program ends.
+
+    Without `graphs` a GPU's kernels are launched one by one.
+    """
     try:
         spec, choices = load_with_choices(*overrides)
         facts = probe(spec)
         plan = resolve(spec, facts, choices)
         refuse_to_run(plan, spec, missing(plan, facts))
-        return build_graph(plan)
+        with nullcontext() if graphs else patch.object(build_device, "Loaded", _without_graphs):
+            return build_graph(plan)
     except Refused as refused:
         sys.exit(str(refused))
+
+
+def _without_graphs(**fields: Any) -> Loaded:
+    return Loaded(**fields | {"graphs": False})
 
 
 def on_gpu(graph: EngineGraph) -> bool:
@@ -39,6 +56,17 @@ def on_gpu(graph: EngineGraph) -> bool:
 def where(graph: EngineGraph) -> dict[str, str]:
     """The device's name for a measured line, where it is not the machine's own processor."""
     return {"device": torch.cuda.get_device_name()} if on_gpu(graph) else {}
+
+
+def floors_ms(graph: EngineGraph, batch: int, context: int) -> dict[str, float]:
+    """The least that weights, caches and products of a decode step and of all prompts take at measured rates."""
+    plan, (role,) = graph.plan, graph.plan.layout.roles
+    chip = load_chip(role.hardware.option)
+    shape, group = shape_of(plan.model.config, plan.cache), Group(chip=chip, engram=role.engram)
+    at_once = min(batch, max(1, plan.scheduler.max_num_batched_tokens // context))
+    works = decode_work(shape, group, batch, context), prefill_work(shape, group, Prompt(tokens=context), at_once)
+    decode, prompts = (floor_of(work, chip, rates_of(chip, role.hardware.option)).ms for work in works)
+    return {"decode_floor_ms": round(decode, 5), "prefill_floor_ms": round(prompts * batch / at_once, 5)}
 
 
 def settle() -> None:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 PAGE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
 BEGIN, END = "<!-- engine on a GPU: begin -->", "<!-- engine on a GPU: end -->"
 ROW_END = "| `python benchmarks/peer_transformers.py` |"
+NAMES = {"tiny": "", "wide": "at the release's widths, 4 layers, "}
 Line = dict[str, Any]
 
 
@@ -68,18 +69,23 @@ def features_report(lines: Sequence[Line]) -> str:
 
 
 def peer_report(lines: Sequence[Line]) -> str:
-    """A row for each width and batch: tokens/s of ours, and how many times the peer's."""
+    """A row for each width and batch: tokens/s of ours, the floor's share of the time, and how many times the peer's."""
     cells = latest(lines, "width", "batch")
 
     def row(line: Line) -> list[str]:
-        sides = (("decode", "transformers"), ("decode", "transformers_compiled"), ("prefill", "transformers"))
-        ratios = [line.get(f"{side}_{what}_ratio") for what, side in sides]
-        told = [f"{ratio:.1f}" if ratio is not None else "–" for ratio in ratios]
         width = f"{line['width']}, {line['layers']} layers, {line['experts']} experts"
-        decode, prefill = line["deepinfer_decode_tokens_per_s"], line["deepinfer_prefill_tokens_per_s"]
-        return [width, str(line["batch"]), f"{decode:,.0f}", *told[:2], f"{prefill:,.0f}", told[2]]
+        return [width, str(line["batch"]), *(text for what in ("decode", "prefill") for text in figures(line, what))]
 
-    head = ["width", "B", "decode, tokens/s", "÷ eager", "÷ compiled", "prefill, tokens/s", "÷ eager"]
+    def figures(line: Line, what: str) -> list[str]:
+        sides = ("transformers", "transformers_compiled")[: 1 if what == "prefill" else 2]
+        ratios = [line.get(f"{side}_{what}_ratio") for side in sides]
+        rate, floor_ms = line[f"deepinfer_{what}_tokens_per_s"], line.get(f"{what}_floor_ms")
+        tokens = line["batch"] * (line["context"] if what == "prefill" else 1)
+        share = "–" if floor_ms is None else f"{floor_ms * rate / tokens / 10:.1f} %"
+        return [f"{rate:,.0f}", share, *(f"{ratio:.1f}" if ratio is not None else "–" for ratio in ratios)]
+
+    decode = ["decode, tokens/s", "of the floor's speed", "÷ eager", "÷ graphs"]
+    head = ["width", "B", *decode, "prefill, tokens/s", "of the floor's speed", "÷ eager"]
     told = surroundings(list(cells.values()), "torch", "transformers", "triton")
     widths = " ".join(dict.fromkeys(width for width, _ in cells))
     command = f"`python benchmarks/peer_transformers.py --widths {widths} --record`"
@@ -89,19 +95,26 @@ def peer_report(lines: Sequence[Line]) -> str:
 
 
 def readme_row(lines: Sequence[Line]) -> str:
-    """A row of the README's table of figures: decode of the tiny model beside the peer; nothing where there are no lines."""
-    tiny = [line for (width, _), line in latest(lines, "width", "batch").items() if width == "tiny"]
-    if not tiny:
+    """A row of the README's table of figures: decode beside the peer at each width; nothing where there are no lines."""
+    cells = latest(lines, "width", "batch")
+    widths = {width: sorted((line for (own, _), line in cells.items() if own == width), key=_batch) for width in NAMES}
+    if not widths["tiny"]:
         return ""
-    tiny.sort(key=lambda line: line["batch"])
-    rates = f"{_row(tiny, 'deepinfer_decode_tokens_per_s')} tokens/s"
-    sides = (
-        (" run eagerly there", "transformers"),
-        (" with what has fixed shapes as CUDA graphs", "transformers_compiled"),
-    )
-    beside = [(how, _row(tiny, f"{side}_decode_ratio")) for how, side in sides]
-    told = ", ".join([f"{ratios} × the peer{how}" for how, ratios in beside if ratios])
-    return f"| decode on one {tiny[-1].get('device', 'CPU')}, B = {_row(tiny, 'batch')} | {rates}: {told} {ROW_END}"
+    where, batches = widths["tiny"][-1].get("device", "CPU"), _row(widths["tiny"], "batch")
+    told = "; ".join(f"{NAMES[width]}{_beside(own)}" for width, own in widths.items() if own)
+    return f"| decode on one {where}, B = {batches} | {told} {ROW_END}"
+
+
+def _batch(line: Line) -> int:
+    return int(line["batch"])
+
+
+def _beside(lines: Sequence[Line]) -> str:
+    """Rates, and how many times those of each kind of peer."""
+    sides = ((" run eagerly", "transformers"), (" with CUDA graphs of its fixed parts", "transformers_compiled"))
+    beside = [(how, _row(lines, f"{side}_decode_ratio")) for how, side in sides]
+    ratios = ", ".join(f"{ratios} × the peer{how}" for how, ratios in beside if ratios)
+    return f"{_row(lines, 'deepinfer_decode_tokens_per_s')} tokens/s: {ratios}"
 
 
 def with_row(page: str, row: str) -> str:
@@ -115,8 +128,11 @@ def with_row(page: str, row: str) -> str:
 
 
 def _row(lines: Sequence[Line], key: str) -> str:
-    """Values side by side; nothing where one is missing."""
-    return " / ".join(f"{line[key]:,.0f}" for line in lines) if all(key in line for line in lines) else ""
+    """Values side by side, small ones with a decimal; nothing where one is missing."""
+    if not all(key in line for line in lines):
+        return ""
+    values = [line[key] for line in lines]
+    return " / ".join(f"{value:,.1f}" if value < 10 and key.endswith("ratio") else f"{value:,.0f}" for value in values)
 
 
 def read(name: str) -> list[Line]:

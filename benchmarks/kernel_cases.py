@@ -5,14 +5,14 @@ on the batch count; faster variants that do are timed beside them, and no plan t
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import result_lines
 from msgspec import Struct
 from result_lines import Line
 
-from deepinfer.plan.cost.kernel_time import waves_of
+from deepinfer.plan.cost.tile_waves import Tiled
 from deepinfer.plan.cost.work import expected_experts
 
 RESULTS = tuple(Path(__file__).parent / "results" / name for name in ("kernels.jsonl", "kernel_sizes.jsonl"))
@@ -23,11 +23,11 @@ KINDS: dict[str, str] = {  # kind of kernel → op and case of its lines
     "bf16_linear": r"bf16_linear\| .* N=(?P<outputs>\d+) K=(?P<length>\d+) T=(?P<rows>\d+)",
     "fp4_experts_up": r"fp4_experts w13_swiglu\| (?P<experts>\d+) experts, (?P<rows>\d+) rows (drawn|even|zipf)",
     "fp4_experts_down": r"fp4_experts w2\| (?P<experts>\d+) experts, (?P<rows>\d+) rows (drawn|even|zipf)",
-    "sparse_attention": r"sparse_attention\| .*",
+    "sparse_attention": r"sparse_attention\| \w+, ((?P<sequences>\d+) × )?(?P<rows>[\d,]+) rows(, packed)?",
     "index_scores": r"index_scores\| .*, 2 binades",
     "candidate_scores": r"candidate_scores\| .*",
-    "top_entries": r"top_entries\| 512 of (?P<length>\d+), \d+ rows",
-    "candidate_blocks": r"candidate_blocks\| 2048 of (?P<length>\d+), \d+ rows",
+    "top_entries": r"top_entries\| 512 of (?P<length>\d+), (?P<rows>\d+) rows",
+    "candidate_blocks": r"candidate_blocks\| 2048 of (?P<blocks>\d+), (?P<rows>\d+) rows",
     "hyper_border": r"hyper_border\| two sites, \d+ rows",
     "norm_quantise": r"norm_quantise\| .* to (grid|codes)",
     "quantise": r"quantise\| .* to (grid|codes)",
@@ -50,6 +50,8 @@ OUTPUTS = {
     "fp4_experts_up": 4608,
     "fp4_experts_down": 5120,
 }  # where a case does not say them
+COLUMNS = {"fp8_grouped_linear": 4096}
+BLOCK = 8  # entries of a candidate block
 LEFT_OUT = {
     "fast": "results that depend on the batch",
     "lossy": "results that depend on the batch",
@@ -58,7 +60,7 @@ LEFT_OUT = {
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """One timing; `length` and `waves` as in deepinfer/plan/cost/kernel_time.py."""
+    """One timing; sizes as deepinfer/plan/cost/kernel_time.py and tile_waves.py take them."""
 
     kind: str
     name: str
@@ -66,7 +68,8 @@ class Case(Struct, frozen=True, kw_only=True):
     num_bytes: float
     flops: float
     length: float
-    waves: float
+    product: Tiled
+    cached: bool  # its rows lie in the second-level cache
 
 
 class Origin(Struct, frozen=True, kw_only=True):
@@ -105,18 +108,24 @@ def _cases(line: Line) -> Iterator[Case]:
         match = re.fullmatch(pattern, text)
         if match is None:
             continue
-        size = {name: float(value) for name, value in match.groupdict().items()}
-        rows, outputs = size.get("rows", 0.0), size.get("outputs", OUTPUTS.get(kind, 0.0))
-        ragged = "experts" in size and not text.endswith(" even")
-        if "experts" in size:
-            chosen = expected_experts(size["experts"], size["experts"], 1, rows)
-            rows, outputs = rows / chosen, outputs * chosen
+        size = {name: float(value.replace(",", "")) for name, value in match.groupdict().items() if value}
+        length = size.get("length", BLOCK * size.get("blocks", 0.0))
         yield Case(
             kind=kind,
             name=str(line["case"]),
             seconds=seconds,
             num_bytes=float(line["gbytes_per_s"] or 0) * 1e9 * seconds,
             flops=float(line["tflops"] or 0) * 1e12 * seconds,
-            length=size.get("length", 0.0),
-            waves=waves_of(rows, outputs, MULTIPROCESSORS, ragged) if outputs else 1.0,
+            length=length,
+            product=_product(kind, size, length, even=text.endswith(" even")),
+            cached=bool(line.get("cached")),
         )
+
+
+def _product(kind: str, size: Mapping[str, float], length: float, even: bool) -> Tiled:
+    rows = size.get("rows", 0.0) * size.get("sequences", 1.0)
+    outputs = size.get("outputs", OUTPUTS.get(kind, 0.0))
+    if "experts" not in size:
+        return Tiled(rows, outputs, COLUMNS.get(kind, length))
+    chosen = expected_experts(size["experts"], size["experts"], 1, rows)
+    return Tiled(rows / chosen, outputs * chosen, ragged=not even)

@@ -55,6 +55,7 @@ OPERATIONS: dict[str, tuple[str, str]] = {  # op of a line → what it does, how
         "rows, and what they ask for (`filters`: top-k, top-p and min-p; `mixed`: a quarter greedy, others some of everything)",
     ),
     "accepted lengths": ("how many drafts count", "sequences, drafts of each"),
+    "judged drafts": ("rejection sampling of drafts", "sequences, drafts of each"),
 }  # fmt: skip
 PLAIN_COPY = "one copy of as many bytes"  # a second floor, not a rival
 _FP8_BLOCKS = "DeepGEMM, FP8 in 128 × 128 blocks (lossy)"

@@ -1,6 +1,6 @@
 """Our kernels at sizes that their tests do not time, those of decode steps: the cost model's figures are fitted to them too.
 
-    python benchmarks/kernel_sizes.py [--record] [--only dense plain experts borders small]
+    python benchmarks/kernel_sizes.py [--record] [--only dense plain experts borders small stored …]
 
 At the widths of V4.1-Flash, with rows of a decode step of 1 to 256 sequences. Values are not checked here (tests/kernels does
 that). With `--record` the lines go to benchmarks/results/kernel_sizes.jsonl, which `python benchmarks/kernel_calibration.py`
@@ -8,12 +8,13 @@ reads. One line is printed for each timing. Needs a GPU of compute capability 9.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from device_timer import time_calls
 from kernel_lines import line_of
-from msgspec import Struct
+from kernel_row_sizes import CASES as ROW_CASES
+from kernel_row_sizes import Timing, copies, row_case
 from record import KEEP, RESULTS, options
 from result_lines import add
 from torch import Tensor
@@ -34,18 +35,7 @@ DENSE = {
 PLAIN = {"router gate": (384, 5120), "compressor": (1056, 5120), "head": (129280, 5120)}
 GROUPS, GROUP_INPUTS, GROUP_OUTPUTS = 8, 4096, 8192
 HIDDEN, INNER, CHOSEN, STREAMS = 5120, 2304, 6, 4
-CACHE_BYTES = 120e6  # copies of weights together: more than the second-level cache holds
 RUNS = 9
-
-
-class Timing(Struct, frozen=True, kw_only=True):
-    """One case, named as the kernel tests name theirs; a call for each copy of its inputs."""
-
-    op: str
-    case: str
-    calls: Sequence[Callable[[], object]]
-    flops: float = 0.0
-    moved_bytes: float = 0.0
 
 
 def dense(ops: DeviceOps) -> Iterator[Timing]:
@@ -139,45 +129,37 @@ def small(ops: DeviceOps) -> Iterator[Timing]:
     shared = torch.randn(max(ROWS), 2 * INNER, device="cuda").bfloat16()
     for rows in ROWS:
         low, wide = (torch.randn(rows, width, device="cuda").bfloat16() for width in (1280, 8192))
-        yield Timing(
-            op="norm_quantise",
-            case=f"{rows} x 1280 to grid",
-            calls=[lambda x=low: ops.norm_quantise(x, norm, 1e-20)],
-            moved_bytes=rows * 1280 * 4,
+        yield row_case(
+            "norm_quantise",
+            f"{rows} x 1280 to grid",
+            lambda x=low: ops.norm_quantise(x, norm, 1e-20),
+            rows * 1280 * 4,
         )
-        moved = rows * 8192 * 4
-        yield Timing(
-            op="quantise", case=f"{rows} x 8192 to grid", calls=[lambda x=wide: ops.quantise(x)], moved_bytes=moved
-        )
-        yield Timing(
-            op="swiglu_quantise",
-            case=f"{rows} x 2304",
-            calls=[lambda x=shared[:rows]: ops.swiglu_quantise(x, None, 10.0)],
-            moved_bytes=rows * 6 * INNER,
+        yield row_case("quantise", f"{rows} x 8192 to grid", lambda x=wide: ops.quantise(x), rows * 8192 * 4)
+        yield row_case(
+            "swiglu_quantise",
+            f"{rows} x 2304",
+            lambda x=shared[:rows]: ops.swiglu_quantise(x, None, 10.0),
+            rows * 6 * INNER,
         )
         picks = torch.rand(rows, 384, device="cuda").topk(CHOSEN).indices.int()
         weights = torch.rand(rows, CHOSEN, device="cuda")
-        yield Timing(
-            op="expert_permutation",
-            case=f"{rows} x 6, 384 local of 384",
-            calls=[lambda p=picks, w=weights: ops.expert_permutation(p, 384, weights_TX=w)],
-            moved_bytes=rows * CHOSEN * 20 + 4 * 384,
+        yield row_case(
+            "expert_permutation",
+            f"{rows} x 6, 384 local of 384",
+            lambda p=picks, w=weights: ops.expert_permutation(p, 384, weights_TX=w),
+            rows * CHOSEN * 20 + 4 * 384,
         )
     for rows, width in ((8, 4096), (96, 4096), (768, 4096), (32, 16384), (256, 16384), (16, 32768), (192, 32768)):
         scores, visible = torch.randn(rows, width, device="cuda"), torch.full((rows,), width, device="cuda").int()
         for op, count, divisor in (("top_entries", 512, 1), ("candidate_blocks", 2048, 8)):
             out = torch.empty(rows, count, dtype=torch.int32, device="cuda")
-            call = getattr(ops, op)
-            yield Timing(
-                op=op,
-                case=f"{count} of {width // divisor}, {rows} rows",
-                calls=[lambda a=(scores, visible, out), call=call: call(*a)],
-                moved_bytes=rows * 4 * (width + count),
+            yield row_case(
+                op,
+                f"{count} of {width // divisor}, {rows} rows",
+                lambda a=(scores, visible, out), op=op: getattr(ops, op)(*a),
+                rows * 4 * (width + count),
             )
-
-
-def copies(num_bytes: float) -> int:
-    return max(2, min(12, int(CACHE_BYTES / num_bytes) + 1))
 
 
 def random_fp8(outputs: int, inputs: int) -> Fp8Weight:
@@ -195,7 +177,7 @@ def on_grid(ops: DeviceOps, rows: int, columns: int) -> Tensor:
     return grid
 
 
-CASES = {case.__name__: case for case in (dense, plain, experts, borders, small)}
+CASES = {case.__name__: case for case in (dense, plain, experts, borders, small)} | ROW_CASES
 
 
 def main() -> None:
@@ -209,16 +191,31 @@ def main() -> None:
     from deepinfer.ops.hopper import hopper
 
     torch.manual_seed(0)
+    failed = []
     with torch.inference_mode():
         ops = hopper()
-        for timing in (timing for name in chosen for timing in CASES[name](ops)):
-            spreads = time_calls({"ours": timing.calls}, RUNS)
-            line = line_of(
-                timing.op, timing.case, spreads, {}, timing.flops, "bf16", timing.moved_bytes, {"variant": "invariant"}
-            )
-            print(f"{timing.op:24} {timing.case:40} {line['median_us']:9.2f} µs", flush=True)
-            if KEEP in sys.argv[1:]:
-                add(FILE, [line])
+        for name in chosen:
+            try:
+                for timing in CASES[name](ops):
+                    told(timing, keep=KEEP in sys.argv[1:])
+            except (
+                AssertionError,
+                RuntimeError,
+                TypeError,
+                ValueError,
+            ) as fault:  # the other kinds are timed all the same
+                failed.append(f"{name}: {fault}")
+    if failed:
+        sys.exit("not timed, or not all of it:\n" + "\n".join(failed))
+
+
+def told(timing: Timing, keep: bool) -> None:
+    """One case timed and printed, and kept where asked for."""
+    spreads, values = time_calls({"ours": timing.calls}, RUNS), {"variant": "invariant", "cached": timing.cached}
+    line = line_of(timing.op, timing.case, spreads, {}, timing.flops, "bf16", timing.moved_bytes, values)
+    print(f"{timing.op:24} {timing.case:40} {line['median_us']:9.2f} µs", flush=True)
+    if keep:
+        add(FILE, [line])
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
     python benchmarks/peer_transformers.py [--hardware h200] [--widths tiny wide] [--batches 1 8 64 256] [--record]
 
-The peer runs as it is (eager) and through torch.compile (`--compile`). Decode steps of all sides take turns in
-one run, and `_ratio` is the peer's seconds over ours. `tiny` has the shipped model's widths and depth, `wide` the release's
-widths, four layers and `--experts` experts. Answers are greedy, prompts `--context` random tokens; nothing is drafted.
-The peer prefills eagerly in every case. Further words are overrides of the engine's configuration.
+The peer runs as it is (eager) and with its parts of fixed shape as CUDA graphs (`--compile`). Decode steps of all sides take
+turns in one run, and `_ratio` is the peer's seconds over ours; `_floor_ms` is the least that the chip's measured rates allow
+ours. `tiny` has the shipped model's widths and depth, `wide` the release's widths, four layers and `--experts` experts. Answers
+are greedy, prompts `--context` random tokens; nothing is drafted. The peer prefills eagerly in every case. Further words are
+overrides of the engine's configuration.
 
 V4 is not V4.1: lines carry `differences`. Decode steps of ours include scheduler (a step ahead) and sampler, and tokens reach
 the host; the peer's are its forward pass and an argmax.
@@ -24,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 import transformers_v4
-from engine_loads import SteadyBatch, build, on_gpu, settle, where
+from engine_loads import SteadyBatch, build, floors_ms, on_gpu, settle, where
 from few_layers import write_config
 from record import options, record
 
@@ -82,11 +83,11 @@ def figures(
 
 
 def measure(starts: Mapping[str, Start], batch: int, asked: argparse.Namespace, vocab_size: int) -> dict[str, Any]:
-    """Figures of one line: the fastest of some starts, and decode steps in turns."""
-    running: dict[str, Side] = {}
+    """Figures of one line: the fastest of some starts, and decode steps in turns, all sides on the same prompts."""
+    running: dict[str, Any] = {}
     prefill_s: dict[str, float] = {}
     for name, start in starts.items():
-        for seed in range(PREFILLS):
+        for seed in range(1 if name == COMPILED else PREFILLS, 0, -1):
             if name in running:
                 running.pop(name).end()
             prompts = np.random.default_rng(seed).integers(0, vocab_size, (batch, asked.context))
@@ -94,11 +95,17 @@ def measure(starts: Mapping[str, Start], batch: int, asked: argparse.Namespace, 
             prefill_s[name] = min(running[name].prefill_s, prefill_s.get(name, math.inf))
         for _ in range(WARM_STEPS):
             running[name].step()
+    same = {"compiled_same_tokens": shared_tokens(running[EAGER], running[COMPILED])} if COMPILED in running else {}
     decode_s = in_turns({name: side.step for name, side in running.items()}, asked.rounds)
     for side in running.values():
         side.end()
     prefill_s.pop(COMPILED, None)  # it was eager
-    return figures(batch, asked.context, decode_s, prefill_s)
+    return figures(batch, asked.context, decode_s, prefill_s) | same
+
+
+def shared_tokens(one: transformers_v4.Peer, other: transformers_v4.Peer) -> float:
+    """Share of answers whose newest token is the same."""
+    return float(np.mean(np.equal(one.newest, other.newest)))
 
 
 def engine(width: str, asked: argparse.Namespace) -> EngineGraph:
@@ -134,6 +141,7 @@ def run(width: str, asked: argparse.Namespace, *, with_peer: bool) -> None:
             batch=batch,
             context=asked.context,
             **measure(starts, batch, asked, graph.limits.vocab_size),
+            **floors_ms(graph, batch, asked.context),
             overrides=asked.overrides,
             layers=graph.plan.model.config.num_hidden_layers,
             experts=graph.plan.model.config.n_routed_experts,
@@ -155,14 +163,17 @@ def main() -> None:
     parser.add_argument("--experts", type=int, default=48, help="of a wide layer")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument(
-        "--compile", choices=("graphs", "parts", "whole", "none"), default="graphs", help="whole takes minutes"
+        "--compile",
+        choices=("graphs", "parts", "whole", "none"),
+        default="graphs" if torch.cuda.is_available() else "none",
+        help="graphs and parts need a GPU; whole takes minutes",
     )
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("overrides", nargs="*")
     asked = parser.parse_intermixed_args()
     notice = "" if asked.no_peer else transformers_v4.absent()
     if notice:
-        print(notice, file=sys.stderr)
+        print(f"ours alone: {notice}", file=sys.stderr)
     for width in asked.widths:
         run(width, asked, with_peer=not (asked.no_peer or notice))
 

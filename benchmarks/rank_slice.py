@@ -1,12 +1,12 @@
 """One rank of V4.1-Flash at true width on one H200: step times, floors, rates, and the picture of its trade-off.
 
-    python benchmarks/rank_slice.py [--only ep64 ep8] [--set KEY=VALUE …] [--record]
+    python benchmarks/rank_slice.py [--only RUN …] [--set KEY=VALUE …] [--record]
     python benchmarks/rank_slice.py --write [--picture FILE]
 
-Runs `deepinfer bench task.slice=rank` as one of 64 ranks that share the experts (decode) and as one of 8 (prefill, some
-decode), each in a process of its own. `--set` replaces overrides, such as task.slice_contexts=[4Ki]. With `--record` the
-lines go to benchmarks/results/rank_slice.jsonl, of which `--write` makes the tables of docs/performance.md and the picture
-(default: docs/rank_slice.png) without a GPU. Links are modelled, all else is measured.
+Runs `deepinfer bench task.slice=rank` as one of 64 ranks that share the experts (decode, at short and long contexts) and as
+one of 8 (prefill, some decode). `--set` replaces overrides, such as task.slice_contexts=[4Ki]. With
+`--record` the lines go to benchmarks/results/rank_slice.jsonl, of which `--write` makes the tables of docs/performance.md and
+the picture (default: docs/rank_slice.png) without a GPU. Links are modelled, all else is measured.
 """
 
 import json
@@ -35,9 +35,21 @@ COMMON = {
     "scheduler.max_num_batched_tokens": "8Ki",
     "scheduler.max_prefill_tokens": "8Ki",
 }
-RUNS = {
-    "ep64": {"parallel": "ep64", "task.slice_sequences": "[1,8,16,32,64,128,256]", "task.slice_prompts": "[]"},
-    "ep8": {"parallel": "ep8", "task.slice_sequences": "[32,128]", "task.slice_contexts": "[4Ki]"},
+DECODE = {"parallel": "ep64", "task.slice_prompts": "[]"}
+RUNS = {  # a layout and which of its steps; each in a process of its own
+    "ep64 short": {**DECODE, "task.slice_sequences": "[1,8,32,64,128,256]", "task.slice_contexts": "[4Ki]"},
+    "ep64 long": {
+        **DECODE,
+        "task.slice_sequences": "[1,32,128]",
+        "task.slice_contexts": "[32Ki,128Ki]",
+        "task.slice_routing": "[balanced]",
+    },
+    "ep8": {
+        "parallel": "ep8",
+        "task.slice_sequences": "[32,128]",
+        "task.slice_contexts": "[4Ki]",
+        "task.slice_prompts": "[1Ki,4Ki,8Ki,32Ki]",
+    },
 }
 
 
@@ -56,7 +68,8 @@ def measure(name: str, more: Sequence[str], seconds: float | None) -> int:
             status = 0
         for file in Path(folder).glob("*.jsonl"):
             for line in read_lines(file):
-                record("rank_slice", **{"run": name} | {key: value for key, value in line.items() if key not in GIVEN})
+                own = {key: value for key, value in line.items() if key not in GIVEN}
+                record("rank_slice", **{"run": name.split()[0]} | own)
     return status
 
 

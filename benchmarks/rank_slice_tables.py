@@ -6,7 +6,7 @@ from typing import Any
 
 from result_lines import Line
 
-from deepinfer.cli.bench_slice_report import MOST_OPS, RELEASE, RELEASE_PEAK, comparable
+from deepinfer.cli.bench_slice_report import MOST_OPS, RELEASE, RELEASE_PEAK, comparable, memory_line
 
 BEGIN, END = "<!-- rank slice: begin -->", "<!-- rank slice: end -->"
 DECODE_HEAD = (
@@ -23,8 +23,10 @@ OPS_HEAD = "| operation | first operand → result | calls | ms | of all |\n|---
 
 def tables(lines: Sequence[Line]) -> str:
     parts = [_ran_on(lines)]
+    shown = {line["step"].split()[0]: line for line in reversed(_of(lines, "ops"))}.values()  # the first of each phase
+    kept = [line for line in lines if line["what"] != "ops" or line in shown]
     for line in _of(lines, "share"):
-        parts += list(_run(line, [other for other in lines if other["run"] == line["run"]]))
+        parts += list(_run(line, [other for other in kept if other["run"] == line["run"]]))
     assumed = dict.fromkeys(text for line in _of(lines, "share") for text in line["assumed"])
     parts.append("\n".join(f"- {text}" for text in assumed))
     return "\n\n".join(parts)
@@ -36,6 +38,8 @@ def _run(share: Line, lines: Sequence[Line]) -> Iterator[str]:
     weights = f"weights {held['weights'] / 1e9:.2f} GB (planned {held['weights_planned'] / 1e9:.2f} GB)"
     made = f"caches {held['caches'] / 1e9:.1f} GB, made in {share['seconds_to_build']:.1f} s"
     yield f"**{share['layout']}**: {experts}; {weights}, {made}."
+    for line in _of(lines, "memory"):
+        yield f"Of an engine's limits: {memory_line(line)}."
     if points := _of(lines, "decode"):
         yield "\n".join([DECODE_HEAD, *map(_decode_row, points)])
         yield from _beside(share, "decode", points)
@@ -111,7 +115,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(8, 5.2), dpi=110)
+    figure, axes = pyplot.subplots(figsize=(8, 5.6), dpi=110)
     points = [line for line in _of(lines, "decode") if line["run"] == "ep64"]
     curves = _curves(points)
     contexts = sorted({context for context, _, _ in curves})
@@ -119,14 +123,22 @@ def draw(lines: Sequence[Line], path: Path) -> None:
         colour = f"C{contexts.index(context)}"
         style = {"balanced": "-", "skewed": ":"}[routing] if each > 1 else {"balanced": "--", "skewed": "-."}[routing]
         name = f"{context // 1024}K, {'6 rows a sequence' if each > 1 else '1 row'}, {routing}"
-        axes.plot(*zip(*curve), style, color=colour, marker="o", markersize=3, label=name)
+        axes.plot(
+            *zip(*curve),
+            style,
+            color=colour,
+            alpha=1 if routing == "balanced" else 0.5,
+            marker="o",
+            markersize=3,
+            label=name,
+        )
     _draw_release(axes, lines)
     axes.set_xlabel("tokens/s of a user")
     axes.set_ylabel("tokens/s of one GPU")
     axes.set_yscale("log")
     axes.set_title("V4.1-Flash, one rank of ep64 on one H200: measured, without links", fontsize=10)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12))
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)

@@ -78,7 +78,8 @@ class Model:
             kept = "" if point["keep"] is None else ", replay=compact"
             name = f"prompt of {point['tokens']:,}, {point['chunk_tokens']:,} at a time{kept}"
             steps, work = point["tokens"] / point["chunk_tokens"], self.prompt(point)
-        seconds = steps * self._time_s(busier(work, point["load"]))
+        routed = as_routed(work, point["load"], even=point["routing"] == "balanced")
+        seconds = steps * self._time_s(routed)
         return Step(name=name, routing=point["routing"], measured_ms=point["ms"], modelled_ms=1e3 * seconds)
 
     def decode(self, sequences: int, rows_each: int, context: int) -> Work:
@@ -94,9 +95,11 @@ class Model:
         return prefill_work(self.reckoning.trunk, self.reckoning.group, prompt, point["chunk_tokens"] / point["tokens"])
 
     def ops_ms(self, work: Work) -> dict[str, float]:
-        """Kernel → milliseconds of a step."""
+        """Kernel → milliseconds of a step without its drafting, which profiles leave out."""
         found: dict[str, float] = {}
         for launch in work.launches:
+            if launch.part.startswith("draft"):
+                continue
             found[launch.op] = found.get(launch.op, 0.0) + 1e3 * launch_seconds(launch, self.calibration)
         return found
 
@@ -104,10 +107,12 @@ class Model:
         return step_time(structs.replace(work, links=()), self.reckoning.group.chip, self.calibration).time_s
 
 
-def busier(work: Work, load: float) -> Work:
-    """The work of a rank whose routed experts get `load` times as many pairs as they would evenly."""
+def as_routed(work: Work, load: float, even: bool) -> Work:
+    """The work of a rank whose routed experts get `load` times as many pairs as they would evenly; `even`: as many each."""
     launches = (
-        structs.replace(launch, flops=launch.flops * load) if launch.op.startswith("fp4_experts") else launch
+        structs.replace(launch, flops=launch.flops * load, rows=launch.rows * load, ragged=not even)
+        if launch.op.startswith("fp4_experts")
+        else launch
         for launch in work.launches
     )
     return structs.replace(work, launches=tuple(launches))
@@ -183,7 +188,7 @@ def ops_rows(line: Line, lines: Sequence[Line]) -> Iterator[str]:
     if work is None and line["step"].startswith("prefill"):
         tokens = int(line["step"].removeprefix("prefill of ").removesuffix(" tokens").replace(",", ""))
         work = model.prompt({"tokens": tokens, "chunk_tokens": tokens, "keep": None})
-    modelled = {} if work is None else model.ops_ms(work)
+    modelled = {} if work is None else model.ops_ms(as_routed(work, 1.0, even=True))  # as a profile routes
     measured: dict[str, tuple[int, float]] = {}
     for entry in line["entries"]:
         name = NAMES.get(entry["op"], entry["op"])

@@ -2,21 +2,20 @@
 
     python benchmarks/throughput.py [--context 256] [--threads 1] [--no-peer] [model.weights=dummy …]
 
-Both decode greedily from random prompts of `--context` tokens; steps of the two alternate in short rounds, so that a busy
-machine slows both alike. V4 is not V4.1: the peer has no engram memory, no ratio-1 layers and no quantised caches. Its
-weights are random; ours are those of the configuration. `host_share` is all of a step that is neither the model nor the
-sampler, `outside_model_share` all that is not the model.
+Both decode greedily from the same random prompts of `--context` tokens; steps of the two alternate in short rounds, so that a
+busy machine slows both alike. V4 is not V4.1: `transformers_v4.py` says in what the peer differs. Its weights are random; ours
+are those of the configuration. `host_share` is all of a step that is neither the model nor the sampler, `outside_model_share`
+all that is not the model.
 """
 
 import sys
 import time
-import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
+import transformers_v4
 from record import options, record
 
 from deepinfer.config.compose import load
@@ -38,9 +37,9 @@ def build(threads: int, overrides: list[str]) -> EngineGraph:
 
 def start_engine(graph: EngineGraph, batch: int, context: int) -> tuple[Step, Callable[[], None]]:
     """A running batch: its step, and what ends it."""
-    engine, rng = graph.engine, np.random.default_rng(batch)
+    engine = graph.engine
     params = SamplingParams(max_tokens=graph.limits.max_model_len, temperature=0.0, ignore_eos=True)
-    ids = [engine.submit(rng.integers(0, graph.limits.vocab_size, context), params)[0] for _ in range(batch)]
+    ids = [engine.submit(prompt, params)[0] for prompt in random_prompts(graph, batch, context)]
     while engine.stats().decoding < batch:
         engine.step()
 
@@ -55,36 +54,15 @@ def start_engine(graph: EngineGraph, batch: int, context: int) -> tuple[Step, Ca
 
 
 def start_peer(graph: EngineGraph, batch: int, context: int) -> Step:
-    """transformers' DeepseekV4ForCausalLM with our sizes: one decode step of a running batch, by hand, without `generate`."""
-    from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
+    """A decode step of a running batch of transformers' model with our sizes, in float32."""
+    config = graph.plan.model.config
+    model = transformers_v4.build(config, "cpu", torch.float32)
+    return transformers_v4.Peer(model, model.forward, random_prompts(graph, batch, context)).step
 
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-    c = graph.plan.model.config
-    layers = ["compressed_sparse_attention" if ratio else "sliding_attention" for ratio in c.compress_ratios]
-    same = (
-        "vocab_size hidden_size moe_intermediate_size num_hidden_layers num_attention_heads head_dim q_lora_rank o_groups "
-        "o_lora_rank num_experts_per_tok n_routed_experts sliding_window index_n_heads index_head_dim index_topk hc_mult "
-        "hc_sinkhorn_iters qk_rope_head_dim max_position_embeddings"
-    ).split()
-    torch.manual_seed(0)
-    config = DeepseekV4Config(
-        **{name: getattr(c, name) for name in same},
-        layer_types=layers[: c.num_hidden_layers],
-        mlp_layer_types=["moe"] * c.num_hidden_layers,
-        pad_token_id=c.pad_token_id,
-    )
-    model = DeepseekV4ForCausalLM(config).eval()
-    ids = torch.from_numpy(np.random.default_rng(batch).integers(0, c.vocab_size, (batch, context)))
-    with torch.inference_mode():
-        out = model(input_ids=ids, use_cache=True)
-    state = {"cache": out.past_key_values, "ids": out.logits[:, -1:].argmax(-1)}
 
-    @torch.inference_mode()
-    def step() -> None:
-        out = model(input_ids=state["ids"], past_key_values=state["cache"], use_cache=True)
-        state["ids"] = out.logits[:, -1:].argmax(-1)
-
-    return step
+def random_prompts(graph: EngineGraph, batch: int, context: int) -> np.ndarray:
+    """int64 [batch, context]; of a batch always the same."""
+    return np.random.default_rng(batch).integers(0, graph.limits.vocab_size, (batch, context))
 
 
 def alternate(sides: dict[str, Step], rounds: int) -> dict[str, np.ndarray]:
@@ -137,8 +115,8 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("overrides", nargs="*")
     asked = parser.parse_args()
-    if not asked.no_peer and find_spec("transformers") is None:
-        sys.exit("the peer needs transformers: pip install -e '.[bench]', or type --no-peer")
+    if not asked.no_peer and (why := transformers_v4.absent()):
+        sys.exit(f"{why}, or --no-peer")
     graph = build(asked.threads, asked.overrides)
     for batch in BATCHES:
         measure(graph, batch, asked.context, asked.rounds, peer=not asked.no_peer)

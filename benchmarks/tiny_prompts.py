@@ -19,7 +19,7 @@ FAMILIES = {
     "recall": "recall_170/think",
     "chat": "smalltalk/think",
 }
-ALSO = {"long recall": "recall_1200/think", "plain json": "json_request"}  # a thousand tokens each; without thinking
+ALSO = {"long recall": "recall_600/think", "plain json": "json_request"}  # six hundred tokens each; without thinking
 
 
 def prompts(family: str, count: int) -> list[np.ndarray]:

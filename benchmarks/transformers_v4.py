@@ -1,9 +1,9 @@
-"""transformers' `deepseek_v4` with the widths of a V4.1 model, as a side of a benchmark: eager, or through torch.compile.
+"""transformers' `deepseek_v4` with the widths of a V4.1 model, as a side of a benchmark: eager, or with CUDA graphs.
 
 V4 is not V4.1, and `DIFFERENCES` says in what. The model takes no static cache: its cache grows by a copy in each step, and the
-shapes with it, so that a step as a whole cannot be a CUDA graph. It can be compiled `whole` with symbolic shapes, which takes
-minutes, or in those `parts` whose shapes stay: hyper-connections, norms, router with experts. Parts run as CUDA graphs, of what
-torch.compile makes of them or (`graphs`) of the eager kernels, which takes seconds.
+shapes with it, so that a step as a whole cannot be a CUDA graph. Its parts of fixed shape can: hyper-connections, norms, router
+with experts. `graphs` replays their eager kernels, `parts` those that torch.compile makes of hyper-connections and norms.
+`whole` is torch.compile with symbolic shapes and no graphs, which takes minutes.
 """
 
 import time
@@ -39,10 +39,10 @@ SAME = (
 def absent() -> str:
     """Why there is no peer, with what to type; nothing where there is one."""
     if find_spec("transformers") is None:
-        return "no transformers: ours alone; type: pip install -e '.[bench]'"
+        return "no transformers; type: pip install -e '.[bench]'"
     if find_spec("transformers.models.deepseek_v4") is None:
         found = _version("transformers")
-        return f"transformers {found} has no deepseek_v4: ours alone; type: pip install -U 'transformers>=5.17'"
+        return f"transformers {found} has no deepseek_v4; type: pip install -U 'transformers>=5.17'"
     return ""
 
 
@@ -65,16 +65,49 @@ def build(config: V41Config, device: str, dtype: torch.dtype) -> torch.nn.Module
         return DeepseekV4ForCausalLM._from_config(DeepseekV4Config(**same_widths(config)), dtype=dtype).eval()
 
 
+class Replayed:
+    """A call on one tensor as CUDA graphs, one for each shape, captured when it first comes; other arguments are not read.
+
+    Results stay valid until the next call.
+    """
+
+    def __init__(self, call: Forward, pool: Any) -> None:
+        self.call, self.pool = call, pool
+        self.graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, torch.Tensor, Any]] = {}
+
+    def __call__(self, given: torch.Tensor, *_: Any, **__: Any) -> Any:
+        if given.shape not in self.graphs:
+            self.graphs[given.shape] = self._captured(given)
+        graph, taken, result = self.graphs[given.shape]
+        taken.copy_(given)
+        graph.replay()
+        return result
+
+    def _captured(self, given: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, Any]:
+        taken, graph = given.clone(), torch.cuda.CUDAGraph()
+        self.call(taken)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            result = self.call(taken)
+        return graph, taken, result
+
+
+FIXED = ("attn_hc", "ffn_hc", "input_layernorm", "post_attention_layernorm")
+FIXED_INSIDE = ("self_attn.q_a_norm", "self_attn.q_b_norm", "self_attn.kv_norm")
+
+
 def compiled(model: torch.nn.Module, how: str) -> Forward:
-    """`whole`: a graph for each place of a token in its group of four. Else the forward pass of a copy with compiled parts."""
-    torch._dynamo.config.recompile_limit = 64
+    """The forward pass of a copy that shares the weights: with graphs of its parts of fixed shape, or compiled as a whole."""
     if how == "whole":
+        torch._dynamo.config.recompile_limit = 64  # one for each place of a token in its group of four
         return torch.compile(model.forward, dynamic=True)
-    model = deepcopy(model)
-    options = {"backend": "cudagraphs"} if how == "graphs" else {"mode": "reduce-overhead"}
+    shared = {id(one): one for one in (*model.parameters(), *model.buffers())}
+    model, pool = deepcopy(model, shared), torch.cuda.graph_pool_handle()
     for layer in model.model.layers:
-        for name in ("attn_hc", "ffn_hc", "mlp", "input_layernorm", "post_attention_layernorm"):
-            getattr(layer, name).compile(dynamic=False, **options)
+        for name in (*FIXED, *FIXED_INSIDE, "mlp"):
+            part = layer.get_submodule(name)
+            call = torch.compile(part.forward, dynamic=True) if how == "parts" and name in FIXED else part.forward
+            part.forward = Replayed(call, pool)
     return model.forward
 
 
@@ -85,7 +118,7 @@ class Peer:
     """
 
     def __init__(self, model: torch.nn.Module, forward: Forward, prompts: np.ndarray) -> None:
-        self.forward, self.compiled = forward, forward != model.forward
+        self.forward = forward
         ids = torch.from_numpy(prompts).to(next(model.parameters()).device)
         started_s = time.perf_counter()
         with torch.inference_mode():
@@ -95,12 +128,15 @@ class Peer:
 
     @torch.inference_mode()
     def step(self) -> None:
-        if self.compiled:
-            torch.compiler.cudagraph_mark_step_begin()
         self._take(self.forward(input_ids=self.ids, past_key_values=self.cache, use_cache=True))
 
     def end(self) -> None:
         del self.cache
+
+    @property
+    def newest(self) -> list[int]:
+        """The newest token of every answer."""
+        return self.ids[:, 0].tolist()
 
     def _take(self, out: Any) -> None:
         self.cache, self.ids = out.past_key_values, out.logits[:, -1:].argmax(-1)

@@ -43,16 +43,22 @@ class LLM:
         from deepinfer.config.compose import load_with_choices
         from deepinfer.config.facts import probe
         from deepinfer.engine.asked_grammar import refuse_bad_grammar
+        from deepinfer.engine.one_rank import of_a_run
         from deepinfer.engine.unbuilt import refuse_to_run
         from deepinfer.plan.prerequisites import missing_libraries
-        from deepinfer.plan.require import missing
+        from deepinfer.plan.require import has_devices, missing
         from deepinfer.plan.resolve import resolve
+        from deepinfer.plan.types import PlanErrors
 
         overrides = all_overrides(overrides, keywords)
         spec, choices = load_with_choices(*overrides)
         facts = probe(spec)
-        plan = resolve(spec, facts, choices)
-        refuse_to_run(plan, spec, missing(plan, facts), missing_libraries(plan, facts.machine))
+        try:
+            plan = resolve(spec, facts, choices)
+        except PlanErrors as error:
+            raise PlanErrors(of_a_run(error.problems, spec, facts, overrides)) from error
+        libraries = missing_libraries(plan, facts.machine)
+        refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts))
         refuse_bad_grammar(plan)
         self._open(plan)
         self.asked = asked_sampling(overrides)

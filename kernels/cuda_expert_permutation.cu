@@ -2,11 +2,11 @@
 // adjacent ones. Everyone counts the pairs of its experts and of earlier experts; the blocks tell each other; so every warp knows
 // where its pairs of an expert belong, and puts them there one after another. Counters are integers: no order shows in them.
 //
-// Macros: CHOSEN · OWN (32 at most) · WARPS
+// Macros: CHOSEN · OWN (32 at most) · BLOCKS of a cluster · WARPS
 #include "tensor_copies.cuh"
 #include "warp_sums.cuh"
 
-constexpr int BLOCKS = 8, AHEAD = 4;  // of a cluster; loads of a lane under way together
+constexpr int AHEAD = 4;  // loads of a lane under way together
 constexpr int EARLIER = OWN, LOCAL = OWN + 1, COUNTS = OWN + 2;
 
 struct Shared {
@@ -108,11 +108,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
   __shared__ Shared shared;
   u32 thread = threadIdx.x, rank = cluster_rank(), own = blockIdx.x / BLOCKS * OWN;
   int warp = thread / 32, lane = thread % 32;
-  later_launches_allow();
   cluster_arrive();  // all blocks are there before one writes into another
   for (u32 i = thread; i < WARPS * OWN; i += WARPS * 32) shared.next[i / OWN][i % OWN] = 0;
   if (thread < COUNTS) shared.mine[thread] = 0;
   earlier_launches_wait();
+  later_launches_allow();  // not before: what comes next has large blocks, and would keep a branch beside off the device
   __syncthreads();
   u32 steps = (num_pairs + BLOCKS * WARPS * 32 - 1) / (BLOCKS * WARPS * 32);
   Part part{picks, (rank * WARPS + warp) * steps * 32, num_pairs, first, num_experts};

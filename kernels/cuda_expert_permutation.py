@@ -12,6 +12,7 @@ from torch import Tensor
 from deepinfer.ops.expert_permutation import Permutation
 
 BLOCKS, WARPS, EXPERTS = 8, 32, 24  # of a cluster, of a block; experts that a cluster serves; measured on an H200
+FEW_PAIRS = 1280  # most for which one block does what a cluster does for more
 
 
 def expert_permutation(
@@ -28,15 +29,16 @@ def expert_permutation(
         places_TX=torch.empty_like(picks_TX),
         weights_P=None if weights_TX is None else weights_TX.new_empty(picks_TX.numel()),
     )
-    clusters = -(-num_experts // EXPERTS)
-    _kernel(device_of(picks_TX), picks_TX.shape[1])(
-        (clusters * BLOCKS,), picks_TX, weights_TX, out.starts_E1, out.rows_P, out.places_TX, out.weights_P,
+    clusters, blocks = -(-num_experts // EXPERTS), 1 if picks_TX.numel() <= FEW_PAIRS else BLOCKS
+    _kernel(device_of(picks_TX), picks_TX.shape[1], blocks)(
+        (clusters * blocks,), picks_TX, weights_TX, out.starts_E1, out.rows_P, out.places_TX, out.weights_P,
         picks_TX.numel(), first, num_experts,
     )  # fmt: skip
     return out
 
 
 @cache
-def _kernel(device: int, chosen: int) -> Launch:
-    program = CudaProgram("cuda_expert_permutation.cu", {"CHOSEN": chosen, "OWN": EXPERTS, "WARPS": WARPS})
-    return program.kernel("expert_permutation", threads=WARPS * 32, cluster=(BLOCKS, 1, 1), overlap=True)
+def _kernel(device: int, chosen: int, blocks: int) -> Launch:
+    macros = {"CHOSEN": chosen, "OWN": EXPERTS, "BLOCKS": blocks, "WARPS": WARPS}
+    program = CudaProgram("cuda_expert_permutation.cu", macros)
+    return program.kernel("expert_permutation", threads=WARPS * 32, cluster=(blocks, 1, 1), overlap=True)

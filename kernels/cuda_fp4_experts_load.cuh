@@ -1,64 +1,34 @@
 // How work and numbers reach the blocks of cuda_fp4_experts.cu: shared memory, tiles of experts, the loading warpgroup.
 #pragma once
 #include "ring.cuh"
-#include "warp_sums.cuh"
 
-constexpr int MAX_EXPERTS = 384, PIECE = 64, PIECES = 2 / PRODUCTS, STEPS = K / (PIECE * PIECES), M_TILES = N_OUT / 256;
-constexpr u32 X_BYTES = TILE_ROWS * PIECE * 2, CODE_BYTES = 256 * PIECE / 2, W_BYTES = CODE_BYTES + 512;
-constexpr int CONSUMER_WARPS = 16 / PRODUCTS, CONSUMERS = 32 * CONSUMER_WARPS, LOADERS = 128, THREADS = CONSUMERS + LOADERS;
+// A unit is 64 weight rows. Stored pieces hold four, an item takes UNITS of them from anywhere.
+constexpr int MAX_EXPERTS = 384, PIECE = 64, PIECES = 2 / PRODUCTS, STEPS = K / (PIECE * PIECES);
+constexpr int UNITS = GROUPS * PRODUCTS, N_UNITS = N_OUT / 64, M_TILES = (N_UNITS + UNITS - 1) / UNITS;
+constexpr int MOST_ITEMS = 8, LEAST_STEPS = STEPS / 10;  // of a block, on a line; of a part of an item
+constexpr int EARLY_PIECES = 4;
+constexpr u32 UNIT_BYTES = 64 * PIECE / 2, UNIT_SCALE_BYTES = 128, STORED_BYTES = 4 * (UNIT_BYTES + UNIT_SCALE_BYTES);
+constexpr u32 X_BYTES = TILE_ROWS * PIECE * 2, CODE_BYTES = UNITS * UNIT_BYTES, W_BYTES = CODE_BYTES + UNITS * UNIT_SCALE_BYTES;
+constexpr int CONSUMER_WARPS = 4 * GROUPS, CONSUMERS = 32 * CONSUMER_WARPS, LOADERS = 128, THREADS = CONSUMERS + LOADERS;
 constexpr int LINES = (TILE_ROWS + 15) / 16;  // rows of x that a loading thread brings parts of
 
-struct Item {
-  int row, rows, m, expert;  // first sorted row, how many (-1: no more items), which 256 weight rows
-};
+#include "cuda_fp4_experts_share.cuh"
 
 struct Shared {
   u8 x[SLOTS][PIECES][X_BYTES];
   u8 w[SLOTS][PIECES][W_BYTES];
   Item item[SLOTS];  // the item whose first step lies in this slot
   u64 full[SLOTS], empty[SLOTS];
-  int starts[MAX_EXPERTS + 1], first_tile[MAX_EXPERTS + 1];
+  Plan plan;
   u32 next_item[2];
 #if FUSED
-  u8 power[4][TILE_ROWS][4];  // E8M0 of each product's 32 columns, by warp
+  u8 power[UNITS][TILE_ROWS][4];  // E8M0 of each product's 32 columns, by warp
 #endif
 };
 static_assert(sizeof(Shared) <= 232448, "a block has 227 KB");
 static_assert(DELAY < SLOTS - 2, "a slot is given back while the next is read");
 
 using Ring = RingPlace<SLOTS>;
-
-DEVICE int tiles_of(const Shared& s, int e) { return (s.starts[e + 1] - s.starts[e] + TILE_ROWS - 1) / TILE_ROWS; }
-
-// first_tile[e] = tiles of all experts before e; by one warp
-DEVICE void count_tiles(Shared& s, int experts, int lane) {
-  const int chunk = (experts + 31) / 32, first = min(lane * chunk, experts), last = min(first + chunk, experts);
-  int sum = 0;
-  for (int e = first; e < last; ++e) sum += tiles_of(s, e);
-  int before = inclusive_sum(sum, lane) - sum;
-  for (int e = first; e < last; ++e) {
-    s.first_tile[e] = before;
-    before += tiles_of(s, e);
-  }
-  if (lane == 31) s.first_tile[experts] = before;
-}
-
-DEVICE int expert_of(const Shared& s, int experts, int tile) {
-  int low = 0, high = experts;  // first_tile[low] <= tile < first_tile[high]
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (s.first_tile[middle] <= tile) low = middle;
-    else high = middle;
-  }
-  return low;
-}
-
-DEVICE Item describe(const Shared& s, int experts, int number) {
-  if (number >= s.first_tile[experts] * M_TILES) return {0, -1, 0, 0};
-  const int tile = number / M_TILES, expert = expert_of(s, experts, tile);
-  const int row = s.starts[expert] + (tile - s.first_tile[expert]) * TILE_ROWS;
-  return {row, min(TILE_ROWS, s.starts[expert + 1] - row), number % M_TILES, expert};
-}
 
 // the rows of x that this thread brings parts of
 DEVICE void find_rows(int (&row)[LINES], const Item& item, const int* rows) {
@@ -71,19 +41,44 @@ DEVICE void find_rows(int (&row)[LINES], const Item& item, const int* rows) {
   }
 }
 
+// Weights of a step: where they lie as one stretch by one thread, else codes and scales of two stored pieces by four warps.
+struct WeightPart {
+  const u8* source;  // of the item's first step
+  u32 target, bytes;  // in a slot
+};
+
+DEVICE WeightPart weight_part(const Item& item, const u8* weights) {
+  const int tile = item.unit / 4, within = item.unit % 4, own = min(UNITS, 4 - within);
+  const u8* first = weights + (((u64)item.expert * (N_UNITS / 4) + tile) * (K / PIECE) + item.first * PIECES) * STORED_BYTES;
+  if (UNITS == 4) return {first, 0, 0};
+  const int part = (threadIdx.x - CONSUMERS) / 32;
+  const bool next = part / 2, scales = part % 2;
+  const u32 unit_bytes = scales ? UNIT_SCALE_BYTES : UNIT_BYTES;
+  first += (next ? (u64)(K / PIECE) * STORED_BYTES : within * unit_bytes) + (scales ? 4 * UNIT_BYTES : 0);
+  return {first, (scales ? CODE_BYTES : 0) + (next ? own * unit_bytes : 0),
+          threadIdx.x % 32 == 0 ? (next ? UNITS - own : own) * unit_bytes : 0};
+}
+
 // 8 threads bring the 128 bytes of a row of x; a slot counts as full once its rows, `sent` steps on their way, have landed
-DEVICE void load_item(Shared& s, Ring& ring, int& sent, const Item& item, const u16* (&source)[LINES], const u8* weight) {
+DEVICE void load_item(Shared& s, Ring& ring, int& sent, const Item& item, const u16* (&source)[LINES], WeightPart part) {
   const int thread = threadIdx.x - CONSUMERS, line = thread / 8;
   const u32 target = shared_address(s.x) + line * 128 + (thread % 8 ^ line % 8) * 16;
+  const int steps = CUT ? item.steps : STEPS;
+  barrier_wait(shared_address(&s.empty[ring.stage]), ring.parity ^ 1);
+  if (thread == 0) s.item[ring.stage] = item;
 #pragma unroll 1
-  for (int step = 0; step < STEPS; ++step) {
+  for (int step = 0; step < steps; ++step) {
     const u32 full = shared_address(&s.full[ring.stage]);
     barrier_wait(shared_address(&s.empty[ring.stage]), ring.parity ^ 1);
+    const u32 slot = shared_address(s.w[ring.stage]);
     if (thread == 0) {
-      if (step == 0) s.item[ring.stage] = item;
       barrier_expect(full, PIECES * W_BYTES);
-      bulk_load(shared_address(s.w[ring.stage]), weight + (u64)step * PIECES * W_BYTES, PIECES * W_BYTES, full);
+      if (UNITS == 4) bulk_load(slot, part.source + (u64)step * PIECES * STORED_BYTES, PIECES * W_BYTES, full);
     }
+    if (UNITS != 4 && part.bytes > 0)
+#pragma unroll
+      for (int piece = 0; piece < PIECES; ++piece, part.source += STORED_BYTES)
+        bulk_load(slot + part.target + piece * W_BYTES, part.source, part.bytes, full);
 #pragma unroll
     for (int i = 0; i < LINES; ++i)
       if (line + 16 * i < item.rows)
@@ -111,41 +106,56 @@ DEVICE void land(Shared& s, const Ring& ring, int& sent) {
   sent = 0;
 }
 
+// Weights do not change: the first pieces of what the block will do if all experts have as many rows may come to the second-level
+// cache while earlier launches still run.
+DEVICE void fetch_early(const u8* weights, int experts) {
+  const int items = experts * M_TILES, blocks = gridDim.x;
+  const int item = items > blocks ? ((blockIdx.x + 1) * items + blocks - 1) / blocks - 1 : blockIdx.x;
+  if (item >= items) return;
+  const int tile = unit_of(item % M_TILES) / 4;
+  const u8* pieces = weights + ((u64)(item / M_TILES) * (N_UNITS / 4) + tile) * (K / PIECE) * STORED_BYTES;
+  bulk_prefetch(pieces, min(K / PIECE, EARLY_PIECES) * STORED_BYTES);
+}
+
 // AHEAD: the next item's rows are looked up while this one loads, which helps where products bind. Where bytes bind, their
 // answers would hold up the fences of slots that have landed.
 DEVICE void produce(Shared& s, const u8* weights, const u16* x, const int* rows, u32* counter, int experts) {
-  constexpr bool AHEAD = PRODUCTS == 2;
-  const bool first = threadIdx.x == CONSUMERS;
+  constexpr bool AHEAD = PRODUCTS == 2 || GROUPS == 4 && CUT;
+  const bool first = threadIdx.x == CONSUMERS, shared = CUT && s.plan.share > 0;
+  auto item_at = [&](int at) { return shared ? shared_item(s.plan, experts, at) : drawn_item(s.plan, experts, at); };
   Ring ring = {0, 0};
-  Item item = describe(s, experts, blockIdx.x), next;
-  int row[LINES], sent = 0, number = blockIdx.x + gridDim.x;
+  Item item = item_at(shared ? min((blockIdx.x + 1) * s.plan.share, s.plan.total) : blockIdx.x), next;
+  int row[LINES], sent = 0, number = shared ? item.place : blockIdx.x + gridDim.x;
   find_rows(row, item, rows);
   for (int turn = 0; item.rows > 0; turn ^= 1) {
     u32 drawn = 0;
-    if (first) drawn = (AHEAD ? 2 : 1) * gridDim.x + atomicAdd(counter, 1u);  // needed a whole item later
+    if (first && !shared) drawn = (AHEAD ? 2 : 1) * gridDim.x + atomicAdd(counter, 1u);  // needed a whole item later
     const u16* source[LINES];
 #pragma unroll
-    for (int i = 0; i < LINES; ++i) source[i] = x + (u64)row[i] * K + threadIdx.x % 8 * 8;
+    for (int i = 0; i < LINES; ++i) source[i] = x + (u64)row[i] * K + item.first * PIECES * PIECE + threadIdx.x % 8 * 8;
     if (AHEAD) {
-      next = describe(s, experts, number);
+      next = item_at(number);
       find_rows(row, next, rows);
     }
-    load_item(s, ring, sent, item, source, weights + ((u64)item.expert * M_TILES + item.m) * (K / PIECE) * W_BYTES);
+    load_item(s, ring, sent, item, source, weight_part(item, weights));
     if (!AHEAD) land(s, ring, sent);
-    if (first) s.next_item[turn] = drawn;
-    named_sync(5, LOADERS);
-    number = s.next_item[turn];
+    if (!shared) {
+      if (first) s.next_item[turn] = drawn;
+      named_sync(5, LOADERS);
+      number = s.next_item[turn];
+    }
     if (!AHEAD) {
-      next = describe(s, experts, number);
+      next = item_at(number);
       find_rows(row, next, rows);
     }
+    if (shared) number = next.place;
     item = next;
   }
   land(s, ring, sent);
   barrier_wait(shared_address(&s.empty[ring.stage]), ring.parity ^ 1);
   if (first) {
-    s.item[ring.stage] = {0, -1, 0, 0};
-    if (atomicAdd(counter + 1, 1u) == gridDim.x - 1) counter[0] = counter[1] = 0;  // as the next launch wants them
+    s.item[ring.stage] = {0, -1, 0, 0, 0, 0, 0};
+    if (!shared && atomicAdd(counter + 1, 1u) == gridDim.x - 1) counter[0] = counter[1] = 0;  // as the next launch wants them
     barrier_arrive(shared_address(&s.full[ring.stage]));
   }
   barrier_arrive(shared_address(&s.full[ring.stage]));

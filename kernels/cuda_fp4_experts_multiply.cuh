@@ -67,36 +67,9 @@ template <int N> DEVICE void product(float (&sum)[TILE_ROWS / 2], const u32 (&a)
   wgmma_commit();
 }
 
-// the narrowest product that holds `rows`, chosen anew every time so that all widths share one set of registers
-DEVICE void product_of(int rows, float (&sum)[TILE_ROWS / 2], const u32 (&a)[4][4], u32 b) {
-#define UP_TO(N) if (TILE_ROWS <= N || rows <= N)
-  UP_TO(32) {
-    UP_TO(16) {
-      UP_TO(8) product<8>(sum, a, b);
-      else product<16>(sum, a, b);
-    } else {
-      UP_TO(24) product<24>(sum, a, b);
-      else product<32>(sum, a, b);
-    }
-  } else UP_TO(80) {
-    UP_TO(48) product<48>(sum, a, b);
-    else UP_TO(64) product<64>(sum, a, b);
-    else product<80>(sum, a, b);
-  } else {
-    UP_TO(96) product<96>(sum, a, b);
-    else UP_TO(112) product<112>(sum, a, b);
-    else product<128>(sum, a, b);
-  }
-#undef UP_TO
-}
-template <int N> DEVICE void product_as(int rows, float (&sum)[TILE_ROWS / 2], const u32 (&a)[4][4], u32 b) {
-  if constexpr (N == 0) product_of(rows, sum, a, b);
-  else product<N>(sum, a, b);
-}
-
-// One item, by products of N rows of x; N = 0: of as many as there are. A unit's codes are decoded, and the next one's fetched,
+// One item, by products of N rows of x. A unit's codes are decoded, and the next one's fetched,
 // while the products of the unit before it run; with N known the compiler sets decoding between one product and the next.
-template <int N> DEVICE void multiply_as(Shared& s, Ring& ring, int rows, Sums& sum) {
+template <int N> DEVICE void multiply_as(Shared& s, Ring& ring, int steps, Sums& sum) {
   const int thread = threadIdx.x % 128, group = threadIdx.x / 128;
   const u32 codes = shared_address(s.w) + group * PRODUCTS * 2048 + thread * 16;
   const u32 scales = shared_address(s.w) + CODE_BYTES + group * PRODUCTS * 128 + thread / 32 * 32 + thread % 32 / 4 * 4;
@@ -105,9 +78,9 @@ template <int N> DEVICE void multiply_as(Shared& s, Ring& ring, int rows, Sums& 
   decode_unit(a[0], raw);
   raw = fetch(codes, scales, ring.stage, 1);
 #pragma unroll 1
-  for (int step = 0; step < STEPS - 1; ++step) {
+  for (int step = 0; step < steps - 1; ++step) {
     const u32 b = rows_at(s, ring.stage);
-    product_as<N>(rows, sum[0], a[0], b);
+    product<N>(sum[0], a[0], b);
     wgmma_wait<1>();  // the products that read a[1], and the slot before, are done
     if (step > 0 && thread % 32 == 0) barrier_arrive(shared_address(&s.empty[before]));
     decode_unit(a[1], raw);
@@ -115,31 +88,29 @@ template <int N> DEVICE void multiply_as(Shared& s, Ring& ring, int rows, Sums& 
     ring.next();
     barrier_wait(shared_address(&s.full[ring.stage]), ring.parity);
     raw = fetch(codes, scales, ring.stage, 0);
-    product_as<N>(rows, sum[LAST], a[1], b + UNIT_X);
+    product<N>(sum[LAST], a[1], b + UNIT_X);
     wgmma_wait<1>();
     decode_unit(a[0], raw);
     raw = fetch(codes, scales, ring.stage, 1);
   }
   const u32 b = rows_at(s, ring.stage);
-  product_as<N>(rows, sum[0], a[0], b);
+  product<N>(sum[0], a[0], b);
   wgmma_wait<1>();
-  if (STEPS > 1 && thread % 32 == 0) barrier_arrive(shared_address(&s.empty[before]));
+  if (steps > 1 && thread % 32 == 0) barrier_arrive(shared_address(&s.empty[before]));
   decode_unit(a[1], raw);
-  product_as<N>(rows, sum[LAST], a[1], b + UNIT_X);
+  product<N>(sum[LAST], a[1], b + UNIT_X);
   wgmma_wait<0>();
   if (thread % 32 == 0) barrier_arrive(shared_address(&s.empty[ring.stage]));
   ring.next();
 }
 
-// Widths in loops of their own where registers allow: the compiler counts the sums of all loops together, about 40 of them.
-DEVICE void multiply(Shared& s, Ring& ring, int rows, Sums& sum) {
-#if PRODUCTS == 2
-  multiply_as<0>(s, ring, rows, sum);
-#elif TILE_ROWS > 40
-  multiply_as<TILE_ROWS>(s, ring, rows, sum);
-#else
-  if (rows <= 8) multiply_as<8>(s, ring, rows, sum);
-  else if (rows <= 24) multiply_as<24>(s, ring, rows, sum);
-  else multiply_as<TILE_ROWS>(s, ring, rows, sum);
+// Widths in loops of their own: the compiler counts the sums of all loops together, and has registers for two or three.
+DEVICE void multiply(Shared& s, Ring& ring, int rows, int steps, Sums& sum) {
+  const int width = width_of(rows);
+#if TILE_ROWS <= 40
+  if (width == 8) return multiply_as<8>(s, ring, steps, sum);
 #endif
+  if constexpr (FEWER_ROWS < TILE_ROWS)
+    if (width == FEWER_ROWS) return multiply_as<FEWER_ROWS>(s, ring, steps, sum);
+  multiply_as<TILE_ROWS>(s, ring, steps, sum);
 }

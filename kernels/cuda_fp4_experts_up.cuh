@@ -65,7 +65,7 @@ DEVICE void store(Shared& s, const Item& item, const Sums& sum, u16* out, const 
 #pragma unroll
   for (int p = 0; p < PRODUCTS; ++p) activate_rows(s, item, sum[p], weight, act[p], group * PRODUCTS + p);
   named_sync(1 + group, 128);
-  u16* target = out + (u64)(item.row + lane / 4) * COLUMNS + item.m * 128 + group * PRODUCTS * 32 + warp * 8 + lane % 4 * 2;
+  u16* target = out + (u64)(item.row + lane / 4) * COLUMNS + item.unit * 32 + group * PRODUCTS * 32 + warp * 8 + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < EIGHTS; ++i) {
     if (i % TOGETHER == 0 && 8 * i >= item.rows) break;

@@ -3,20 +3,75 @@
 Legend: T tokens · P sorted rows · E experts · E1 E + 1 · K inputs · N outputs.
 """
 
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of, num_multiprocessors
-from deepinfer.kernels.fp4_expert_tiles import TiledFp4Experts
+from deepinfer.kernels.fp4_expert_tiles import MAX_BLOCKS, TiledFp4Experts
 from torch import Tensor
 
 MAX_EXPERTS = 384
 SHARED_BYTES = 232448
-# See the macros of cuda_fp4_experts.cu; measured on an H200. All give the same bits.
-FEW = {"TILE_ROWS": 40, "PRODUCTS": 1, "SLOTS": 8, "DELAY": 2}  # where bytes and decoding bind
-MIDDLE = {"TILE_ROWS": 80, "PRODUCTS": 1, "SLOTS": 6, "DELAY": 2}  # where decoding and products hinder each other
-MANY = {"TILE_ROWS": 128, "PRODUCTS": 2, "SLOTS": 9, "DELAY": 4}  # where products bind
-FEW_ROWS, MIDDLE_ROWS = 36, 72  # rows an expert, on average, up to which each is fastest
+ANY = 2**31
+
+
+@dataclass(frozen=True)
+class Form:
+    """Macros of cuda_fp4_experts.cu. All forms give the same bits; which is fastest was measured on an H200.
+
+    `groups` warpgroups multiply `products` units of 64 weight rows each, `tile_rows` rows of an expert at a time, or up to
+    `fewer_rows` by narrower products. With `cut` blocks share out few rounds of work evenly, else they draw it.
+    """
+
+    groups: int
+    products: int
+    tile_rows: int
+    fewer_rows: int
+    slots: int
+    delay: int
+    cut: bool = True
+
+    @property
+    def threads(self) -> int:
+        return 128 * (self.groups + 1)
+
+    @property
+    def units(self) -> int:
+        return self.groups * self.products
+
+    def macros(self) -> dict[str, int]:
+        return {name.upper(): int(value) for name, value in vars(self).items()}
+
+
+FEW = Form(4, 1, 40, 24, slots=8, delay=2, cut=False)  # where bytes and decoding bind
+ROWS_64, ROWS_80 = Form(4, 1, 64, 32, slots=6, delay=2), Form(4, 1, 80, 80, slots=6, delay=2)
+ROWS_96 = Form(4, 1, 96, 96, slots=5, delay=2)
+WIDE, WIDE_3 = Form(2, 2, 128, 64, slots=9, delay=4), Form(3, 1, 128, 64, slots=4, delay=1)
+# Rows an expert, on average, up to which each is fastest; loads vary, so that a tile holds some more than the average. Of six
+# experts' first product 144 items of three units are shared out over 132 multiprocessors, where four units make 108 items; of
+# the second four make 120, which leaves little to share out.
+FORMS_UP = (
+    (36, FEW),
+    (57, ROWS_64),
+    (72, ROWS_80),
+    (86, Form(3, 1, 96, 64, slots=6, delay=2)),
+    (100, Form(3, 1, 112, 64, slots=5, delay=2)),
+    (128, WIDE_3),
+    (150, ROWS_80),
+    (200, ROWS_96),
+    (ANY, WIDE_3),
+)
+FORMS = (
+    (36, FEW),
+    (57, ROWS_64),
+    (72, ROWS_80),
+    (86, ROWS_96),
+    (128, WIDE),
+    (150, ROWS_80),
+    (200, ROWS_96),
+    (ANY, WIDE),
+)
 
 
 def fp4_grouped_linear(x_TK: Tensor, rows_P: Tensor | None, starts_E1: Tensor, weight: TiledFp4Experts) -> Tensor:
@@ -68,21 +123,32 @@ def launch_fp4(
 ) -> None:
     """One launch over what check_rows has seen; with routing weights and a limit the kernel that ends in SwiGLU."""
     experts, outputs, columns = weight.shape
-    device = device_of(x_TK)
-    launch = _program(device, columns, outputs, limit, _shape(out.shape[0], experts))
-    blocks = num_multiprocessors(device)
-    launch((blocks,), x_TK, rows_P, starts_E1, weight.pieces_EMCB, weights_P, out, weight.counter_2, experts)
+    device, rows = device_of(x_TK), out.shape[0]
+    form = form_of(rows, experts, FORMS if limit is None else FORMS_UP)
+    blocks = min(num_multiprocessors(device), MAX_BLOCKS)
+    carry = (
+        x_TK.new_empty(blocks * 256 * form.tile_rows, dtype=torch.float32)
+        if may_cut(form, rows, weight, blocks)
+        else None
+    )
+    launch = _program(device, columns, outputs, limit, form)
+    launch((blocks,), x_TK, rows_P, starts_E1, weight.pieces_EMCB, weights_P, out, weight.counters, carry, experts)
 
 
-def _shape(rows: int, experts: int) -> str:
-    """Which of the shapes; rows of padding beyond the last start count, since the host reads no counts."""
-    return "few" if rows <= FEW_ROWS * experts else "middle" if rows <= MIDDLE_ROWS * experts else "many"
+def form_of(rows: int, experts: int, forms: tuple[tuple[int, Form], ...]) -> Form:
+    """By the average; rows of padding beyond the last start count, since the host reads no counts."""
+    return next(form for most, form in forms if rows <= most * experts)
+
+
+def may_cut(form: Form, rows: int, weight: TiledFp4Experts, blocks: int) -> bool:
+    """Whether any counts of so many rows make more items than blocks, so that the launch needs memory for sums."""
+    experts, outputs, _ = weight.shape
+    tiles = rows // form.tile_rows + min(experts, rows)
+    return form.cut and tiles * -(-outputs // (64 * form.units)) > blocks
 
 
 @cache
-def _program(device: int, columns: int, outputs: int, limit: float | None, name: str) -> Launch:
-    shape = {"few": FEW, "middle": MIDDLE, "many": MANY}[name]
+def _program(device: int, columns: int, outputs: int, limit: float | None, form: Form) -> Launch:
     swiglu = {"FUSED": 0} if limit is None else {"FUSED": 1, "LIMIT": f"{float(limit)}f"}
-    program = CudaProgram("cuda_fp4_experts.cu", {"K": columns, "N_OUT": outputs, **swiglu, **shape})
-    threads = 128 + 512 // shape["PRODUCTS"]
-    return program.kernel("fp4_experts", threads=threads, shared_bytes=SHARED_BYTES, overlap=True)
+    program = CudaProgram("cuda_fp4_experts.cu", {"K": columns, "N_OUT": outputs, **swiglu, **form.macros()})
+    return program.kernel("fp4_experts", threads=form.threads, shared_bytes=SHARED_BYTES, overlap=True)

@@ -11,12 +11,13 @@ from functools import cache
 
 import torch
 from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of, num_multiprocessors
+from deepinfer.kernels.fp8_linear_shapes import Shape, choose, num_segments
 from deepinfer.kernels.tensor_map import box_map
 from torch import Tensor
 
 from deepinfer.ops.fp8_linear import Fp8Weight
 
-ROWS, STEP = 128, 64  # of weight: rows a block; columns a step
+ROWS, STEP = 128, 64  # of weight: rows of a pair of records; columns a step
 CODE_BYTES = 64 * STEP  # of a record, 64 rows
 RECORD_BYTES = CODE_BYTES + 16
 # the places of two codes in a 32-bit word as the exponent and mantissa of bfloat16, and how two further codes fill the gaps
@@ -25,8 +26,7 @@ EXPONENT_SHIFT = 120  # a code in bfloat16's places reads as its number times 2^
 LARGEST_SCALE = 134  # 2^(134 - 127 + 120) is bfloat16's largest power of two
 SMALLEST_SCALE = 3  # 2^-9 · 2^(3 - 127) is bfloat16's smallest subnormal
 SHARED_BYTES = 227 << 10  # of a processor, less 1 KB a block
-CLUSTER_BLOCKS = 219  # of two a processor on 132; clusters leave some processors empty
-SEGMENTS = (8, 6, 5, 4, 3, 2)
+PLANE_BYTES = 2048  # of the sums of 64 rows and 8 tokens
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,6 @@ class PreparedFp8Weight:
     records: Tensor
     num_outputs: int
     num_inputs: int
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How a launch is cut: the macros of cuda_fp8_linear.cu. `sums`: CHAIN where K is one segment, else CLUSTER or SEQUENCE."""
-
-    tokens: int
-    resident: int
-    depth: int
-    sums: str
 
 
 def prepare_fp8_weight(weight: Fp8Weight) -> PreparedFp8Weight:
@@ -116,7 +106,7 @@ def random_fp8_weight(num_outputs: int, num_inputs: int, seed: int, device: str 
 def fp8_linear(x_TK: Tensor, weight: PreparedFp8Weight, invariant: bool = True) -> Tensor:
     """x · weightᵀ bfloat16 [T, N] of x bfloat16 [T, K] (any, not only the FP8 grid).
 
-    A row's bits depend on that row alone; without `invariant`, also on whether there are more than 64 rows.
+    A row's bits depend on that row alone; without `invariant`, also on the number of rows.
     """
     _check(weight, "fp8_linear")
     assert x_TK.shape[1] == weight.num_inputs, (
@@ -141,30 +131,6 @@ def fp8_grouped_linear(x_TGK: Tensor, weight: PreparedFp8Weight, invariant: bool
     return _launch(x_TGK.flatten(1), weight, groups, invariant)
 
 
-def num_segments(num_outputs: int, num_inputs: int) -> int:
-    """Parts of K whose sums are added in order: as many as run at once with few tokens. By the weight's shape alone."""
-    most = min(CLUSTER_BLOCKS // (num_outputs // ROWS), num_inputs // 512)
-    return next((segments for segments in SEGMENTS if segments <= most), 1)
-
-
-def choose(num_tokens: int, weight: PreparedFp8Weight, segments: int, processors: int) -> Shape:
-    """The cut for one call. It changes times, never bits."""
-    few = [Shape(tokens, 2, 2, "CHAIN" if segments == 1 else "CLUSTER") for tokens in (8, 16, 32, 64)]
-    if num_tokens <= 64:
-        return next(shape for shape in few if shape.tokens >= num_tokens)
-
-    def cost_us(shape: Shape) -> float:
-        """Of times measured on an H200: a step, and how many tiles are done at once."""
-        tiles, steps = -(-num_tokens // shape.tokens) * weight.num_outputs // ROWS, weight.num_inputs // STEP
-        if shape.sums == "CLUSTER":
-            return 4 + -(-tiles * segments // CLUSTER_BLOCKS) * steps / segments * 0.55
-        return -(-tiles // processors) * steps * max(4 * shape.tokens, 2 * shape.tokens + 400) / 1650
-
-    if segments == 1:
-        return min((Shape(tokens, 1, 1, "CHAIN") for tokens in (256, 192, 128)), key=cost_us)
-    return min((few[-1], *(Shape(tokens, 1, 1, "SEQUENCE") for tokens in (192, 160, 128))), key=cost_us)
-
-
 def _check(weight: object, asking: str) -> None:
     assert isinstance(weight, PreparedFp8Weight), (
         f"{asking} on Hopper was given a {type(weight).__name__}; the kernel reads records of its own order: prepare the "
@@ -179,14 +145,15 @@ def _launch(x_TK: Tensor, weight: PreparedFp8Weight, groups: int, invariant: boo
         return out_TN
     device = device_of(x_TK)
     processors = num_multiprocessors(device)
-    one = num_tokens > 64 and not invariant
-    segments = 1 if one else num_segments(weight.num_outputs, weight.num_inputs)
-    shape = choose(num_tokens, weight, segments, processors)
+    size = num_tokens, weight.num_outputs, weight.num_inputs
+    segments = num_segments(weight.num_outputs, weight.num_inputs)
+    shape = choose(*size, segments, processors, groups)
+    if shape.sums == "SEQUENCE" and not invariant:
+        segments, shape = 1, choose(*size, 1, processors, groups)
     assert segments == 1 or shape.sums != "CHAIN", "a chain is one segment"
-    cluster = segments if shape.sums == "CLUSTER" else 1
-    units = -(-num_tokens // shape.tokens) * (weight.num_outputs // ROWS) * cluster
+    cluster, tiles = shape.cluster(segments), shape.tiles(num_tokens, weight.num_outputs)
     _kernel(device, shape, cluster)(
-        (units if cluster > 1 else min(units, processors * shape.resident),),
+        (tiles * cluster if cluster > 1 else min(tiles, processors * shape.resident),),
         box_map(x_TK, shape.tokens),
         *(weight.records, out_TN, num_tokens, weight.num_outputs, weight.num_inputs // STEP),
         *(weight.num_outputs // groups, segments),
@@ -196,15 +163,18 @@ def _launch(x_TK: Tensor, weight: PreparedFp8Weight, groups: int, invariant: boo
 
 @cache
 def _kernel(device: int, shape: Shape, cluster: int) -> Launch:
-    at_once = 64 if shape.tokens % 64 == 0 and shape.resident == 1 else min(shape.tokens, 32)
-    place = 2 * at_once * 128
-    stage = shape.depth * (shape.tokens * STEP * 2 + 2 * RECORD_BYTES) + 16
-    stages = (SHARED_BYTES // shape.resident - 2048 - 64 - place) // stage
-    macros = {name.upper(): value for name, value in asdict(shape).items()} | {"STAGES": stages}
+    """The variant for `shape`, with as many stages as shared memory holds beside what leaves it and what clusters send."""
+    many = shape.tokens % 64 == 0 and shape.resident == 1 and shape.warpgroups == 2
+    place = (64 if many else min(shape.tokens, 32)) * 128
+    sums = -(-(shape.tokens // 8) // cluster) * cluster * PLANE_BYTES if shape.sums == "SENT" else 0
+    stage = shape.depth * (shape.tokens * STEP * 2 + shape.warpgroups * RECORD_BYTES) + 16
+    beside = 128 + shape.warpgroups * (place + sums)
+    stages = (SHARED_BYTES // shape.resident - 2048 - beside) // stage
+    macros = {name.upper(): value for name, value in asdict(shape).items()} | {"STAGES": stages, "SUMS_BYTES": sums}
     return CudaProgram("cuda_fp8_linear.cu", macros).kernel(
         "fp8_linear",
-        threads=256 + (128 if shape.tokens >= 128 else 32),
-        shared_bytes=1024 + 64 + place + stages * stage,
+        threads=128 * shape.warpgroups + (128 if shape.tokens >= 128 or shape.warpgroups > 2 else 32),
+        shared_bytes=1024 + beside + stages * stage,
         cluster=(cluster, 1, 1) if cluster > 1 else None,
         overlap=True,
     )

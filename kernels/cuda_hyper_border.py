@@ -165,5 +165,5 @@ def _launches(hidden: int, mix: bool, device: int) -> _Launches:
             "hyper_border_wide", threads=wide_threads, shared_bytes=WIDE_SHARED_BYTES, overlap=True, cooperative=True
         ),
         program.kernel("hyper_border_narrow", threads=256, shared_bytes=2 * UNIT_BYTES, overlap=True, cooperative=True),
-        program.kernel("hyper_border_end", threads=hidden // 8),
+        program.kernel("hyper_border_end", threads=hidden // 8, overlap=True),
     )

@@ -1,6 +1,7 @@
 // Where no site begins: a block has a row, which waits for no other.
 #pragma once
 #include "cuda_hyper_border_row.cuh"
+#include "tensor_copies.cuh"
 
 #define END_THREADS (HIDDEN / 8)
 
@@ -8,6 +9,8 @@ extern "C" __global__ void __launch_bounds__(END_THREADS) hyper_border_end(BORDE
   const Border b = BORDER;
   __shared__ float warp_squares[END_THREADS / 32];
   const int row = blockIdx.x, column = threadIdx.x * 8;
+  later_launches_allow();
+  earlier_launches_wait();
   Loaded loaded;
 #pragma unroll
   for (int n = 0; n < STREAMS; n++) loaded.x[n] = *(const uint4*)(b.x + ((u64)row * STREAMS + n) * HIDDEN + column);

@@ -7,7 +7,7 @@
 // exact scores. A row with NaN goes to some experts.
 //
 // Macros: EXPERTS (a multiple of 128) · CHOSEN
-#include "hopper.cuh"
+#include "tensor_copies.cuh"
 
 constexpr int WARPS = 8, PER_LANE = EXPERTS / 32, LOWEST = -0x7fffffff - 1, NONE = 1 << 30;
 constexpr float SLACK = 2e-3f, RELATIVE_SLACK = 1e-5f;
@@ -130,6 +130,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     router(const float* logits, const float* bias, int* picks, float* weights, int num_rows, int row_stride, float factor) {
   __shared__ Shared of_warps[WARPS];
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x * WARPS + warp;
+  later_launches_allow();
+  earlier_launches_wait();
   if (row >= num_rows) return;  // a whole warp
   Shared& shared = of_warps[warp];
   logits += (size_t)row * row_stride;

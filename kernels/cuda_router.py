@@ -36,4 +36,4 @@ def router(logits_TE: Tensor, bias_E: Tensor, chosen: int, factor: float) -> tup
 @cache
 def _kernel(device: int, experts: int, chosen: int) -> Launch:
     program = CudaProgram("cuda_router.cu", {"EXPERTS": experts, "CHOSEN": chosen})
-    return program.kernel("router", threads=WARPS * 32)
+    return program.kernel("router", threads=WARPS * 32, overlap=True)

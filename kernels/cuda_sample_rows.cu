@@ -64,13 +64,19 @@ DEVICE void write_logprobs(Row& row, Floor floor, int token, int n, int* ids, fl
   }
 }
 
+// this block's logits behind edits and mask, -inf below the floor
+DEVICE void write_kept(const Row& row, Floor floor, float* logits) {
+  for (int i = threadIdx.x; i < row.groups * 4; i += THREADS)
+    logits[row.base + i] = is_kept(floor, row.x[i], row.base + i) ? row.x[i] : -INFINITY_F;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 sample_rows(const char* logits, int row_bytes, int vocabulary, int stream, const u64* seeds, const u64* positions,
             const double* temperatures, const double* top_ps, const double* min_ps, const double* repetitions,
             const double* frequencies, const double* presences, const int* top_ks, const int* num_logprobs,
             const int* processed_, const int* mask_rows, const u32* masks, const int* edit_starts, const int* edit_ids,
-            const double* edit_biases, const int* edit_counts, int columns, int* tokens, int* faults, int* kept, int* ids,
-            float* logprobs, int* ranks) {
+            const double* edit_biases, const int* edit_counts, int columns, const int* chosen, float* kept_logits,
+            const int* kept_rows, int* tokens, int* faults, int* kept, int* ids, float* logprobs, int* ranks) {
   extern __shared__ __align__(16) char memory[];
   int r = blockIdx.x / BLOCKS;
   Row row;
@@ -123,7 +129,7 @@ sample_rows(const char* logits, int row_bytes, int vocabulary, int stream, const
     Share share = {};
     float least = min_p > 0 ? __double2float_ru((double)row.top + row.temperature * log(min_p)) : -INFINITY_F;
     u32 listed = filtered ? list_candidates(row, top_k, top_p, least, share) : LIST + 1;
-    if (listed <= LIST && row.rank != 0 && n < 0) return cluster_sync();  // the first block does the rest
+    if (listed <= LIST && row.rank != 0 && n < 0 && !kept_logits) return cluster_sync();  // the first block does the rest
     Philox noise = philox_row(seeds[r], positions[r], stream);
     if (listed <= LIST) {
       token = race_listed(row, noise, listed, top_k, top_p, least, share.total, floor, num_kept);
@@ -132,7 +138,9 @@ sample_rows(const char* logits, int row_bytes, int vocabulary, int stream, const
       token = race(row, noise, floor, filtered, num_kept);
     }
   }
+  if (chosen && chosen[r] >= 0) token = chosen[r];
   if (writes) tokens[r] = token, faults[r] = 0, kept[r] = num_kept;
+  if (kept_logits) write_kept(row, floor, kept_logits + (long long)(kept_rows ? kept_rows[r] : r) * vocabulary);
   if (n < 0) return;
   if (greedy || !processed) row.per = LOG2_E, floor = no_floor();
   if (!processed && (edited || mask_row >= 0)) {

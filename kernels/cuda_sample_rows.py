@@ -25,7 +25,16 @@ _FIELDS = tuple(  # name, dtype, whether it has a number for every row
 )
 
 
-def sample_rows(logits_RV: Tensor, rows: SamplingRows, *, stream: int = 0, columns: int = 0) -> SampledRows:
+def sample_rows(
+    logits_RV: Tensor,
+    rows: SamplingRows,
+    *,
+    stream: int = 0,
+    columns: int = 0,
+    chosen_R: Tensor | None = None,
+    kept_XV: Tensor | None = None,
+    kept_row_R: Tensor | None = None,
+) -> SampledRows:
     """`deepinfer.ops.sampling_rows.sample_rows`, edited logits rounded to float32. float32 or bfloat16 logits.
 
     Tokens are compared in float64: they are the twin's. Filters see float32 logits: top-k and min-p keep what the twin keeps,
@@ -43,6 +52,7 @@ def sample_rows(logits_RV: Tensor, rows: SamplingRows, *, stream: int = 0, colum
     assert 0 <= columns <= 129, "at most 128 log probabilities beside the chosen token's"
     assert rows.masks_MW.shape[1] == vocabulary // 32, "a mask has a bit for every token"
     _check_rows(num_rows, rows)
+    _check_kept(num_rows, vocabulary, kept_XV, chosen_R, kept_row_R)
     out = _result(num_rows, columns, logits_RV.device)
     if num_rows:
         shared_bytes = _STATE_BYTES + -(-vocabulary // (8 * BLOCKS)) * 8 * 4
@@ -50,7 +60,8 @@ def sample_rows(logits_RV: Tensor, rows: SamplingRows, *, stream: int = 0, colum
             (BLOCKS * num_rows,), logits_RV, logits_RV.stride(0) * logits_RV.itemsize, vocabulary, stream,
             rows.seed_R, rows.position_R, rows.temperature_R, rows.top_p_R, rows.min_p_R, rows.repetition_R,
             rows.frequency_R, rows.presence_R, rows.top_k_R, rows.num_logprobs_R, rows.processed_R, rows.mask_row_R,
-            rows.masks_MW, rows.edit_starts_X, rows.edit_ids_E, rows.edit_biases_E, rows.edit_counts_E, columns, *out,
+            rows.masks_MW, rows.edit_starts_X, rows.edit_ids_E, rows.edit_biases_E, rows.edit_counts_E, columns,
+            chosen_R, kept_XV, kept_row_R, *out,
         )  # fmt: skip
     return out
 
@@ -61,6 +72,15 @@ def _check_rows(num_rows: int, rows: SamplingRows) -> None:
         assert tensor.dtype == dtype and tensor.is_contiguous(), f"{name} is contiguous {dtype}"
         assert not each_row or tensor.shape[0] == num_rows, f"{name} has a number for every row"
     assert rows.edit_starts_X.shape[0] == num_rows + 1, "edit_starts_X has a number for every row and the end"
+
+
+def _check_kept(num_rows: int, vocabulary: int, kept_XV: Tensor | None, *whole: Tensor | None) -> None:
+    for one in whole:
+        fine = one is None or (one.dtype == torch.int32 and one.is_contiguous() and one.shape == (num_rows,))
+        assert fine, "chosen tokens and numbers of kept rows are contiguous int32, one a row"
+    if kept_XV is not None:
+        assert kept_XV.dtype == torch.float32 and kept_XV.is_contiguous(), "kept logits are contiguous float32"
+        assert kept_XV.shape[1] == vocabulary, "kept logits have the rows' vocabulary"
 
 
 def noise_bits(seed: int, position: int, stream: int, first: int, count: int, device: torch.device | str) -> Tensor:

@@ -21,6 +21,7 @@ CODE_BYTES = TILE_ROWS * TILE_COLUMNS // 2
 PIECE_BYTES = CODE_BYTES + TILE_ROWS * TILE_COLUMNS // 32
 SCALE_OFFSET = 126  # what the kernel adds to a scale byte to get the bf16 exponent field that undoes the codes' bias
 LARGEST_SCALE = 254 - SCALE_OFFSET  # 2^1
+MAX_BLOCKS, BLOCK_WARPS = 160, 16  # of a launch; of a block, those that multiply
 
 # Where the pairs of codes of two K steps lie in a thread's two 32-bit words: which word, and how far it turns right to bring
 # the pair's bits to a bf16's places. Three pairs of each word leave 8 bits; the fourth pairs lie in `rest`, those bits of both.
@@ -44,13 +45,14 @@ _COLUMN_AXES = (4, 2, 4, 2)  # step of 16 columns, half, pair of lanes, parity
 
 @dataclass(frozen=True)
 class TiledFp4Experts:
-    """Pieces uint8 [E, M, C, 8704]. `paired`: gate and up rows share tiles. `counter`: work drawn, zeros between launches.
+    """Pieces uint8 [E, M, C, 8704]. `paired`: gate and up rows share tiles. `counters`: of work drawn and of sums handed on
+    from block to block, zeros between launches.
 
-    One weight serves one stream at a time, since launches share its counter.
+    One weight serves one stream at a time, since launches share its counters.
     """
 
     pieces_EMCB: Tensor
-    counter_2: Tensor
+    counters: Tensor
     paired: bool
 
     @property
@@ -100,9 +102,9 @@ def _check_stored(weight: Fp4Experts) -> None:
 
 
 def tiled(pieces_EMCB: Tensor, paired: bool) -> TiledFp4Experts:
-    """Pieces with a fresh counter."""
-    counter_2 = torch.zeros(2, dtype=torch.int32, device=pieces_EMCB.device)
-    return TiledFp4Experts(pieces_EMCB, counter_2, paired)
+    """Pieces with fresh counters: two of work, and one for each multiplying warp of each block."""
+    counters = torch.zeros(2 + MAX_BLOCKS * BLOCK_WARPS, dtype=torch.int32, device=pieces_EMCB.device)
+    return TiledFp4Experts(pieces_EMCB, counters, paired)
 
 
 def untile_experts(weight: TiledFp4Experts) -> Fp4Experts:

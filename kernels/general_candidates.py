@@ -8,13 +8,13 @@ import torch
 from deepinfer.kernels import cuda_top_entries as kernel
 from torch import Tensor
 
+from deepinfer.ops.indexer import visible_scores
+
 
 def candidate_blocks(scores_TJ: Tensor, visible_T: Tensor, out_TC: Tensor, block: int = kernel.BLOCK) -> Tensor:
     """The C blocks with the best of the first visible[t] scores, the newest visible entry's always among them; ascending,
     -1 at the end."""
-    number_J = torch.arange(scores_TJ.shape[1], dtype=torch.int32, device=scores_TJ.device)
-    hidden_TJ = (number_J >= visible_T.unsqueeze(1)) | scores_TJ.isnan()
-    shown_TJ = _filled(scores_TJ.masked_fill(hidden_TJ, -torch.inf), block)
+    shown_TJ = _filled(visible_scores(scores_TJ, visible_T), block)
     best_TB = shown_TJ.unflatten(1, (-1, block)).amax(-1)
     newest_T1 = ((visible_T - 1).clamp(min=0) // block).long().unsqueeze(1)
     newest = torch.where(visible_T > 0, torch.inf, -torch.inf).to(best_TB.dtype).unsqueeze(1)

@@ -51,6 +51,10 @@ DEVICE void bulk_load_once(u32 to_shared, const void* from_global, u32 bytes, u3
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to_shared),
       "l"(from_global), "r"(bytes), "r"(barrier), "l"(policy) : "memory");
 }
+// bytes to the second-level cache, for a load that comes soon
+DEVICE void bulk_prefetch(const void* from_global, u32 bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from_global), "r"(bytes) : "memory");
+}
 DEVICE void bulk_store(void* to_global, u32 from_shared, u32 bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to_global), "r"(from_shared), "r"(bytes) : "memory");
 }

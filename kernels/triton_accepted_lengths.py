@@ -6,6 +6,7 @@ Legend: S sequences · D drafts · T rows of samples.
 import torch
 import triton
 import triton.language as tl
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 BLOCK = 32  # sequences of a program
@@ -22,7 +23,7 @@ def accepted_lengths(token_T: Tensor, draft_SD: Tensor, start_X: Tensor) -> Tens
     if num_sequences:
         _lengths[(triton.cdiv(num_sequences, BLOCK),)](
             token_T, draft_SD, start_X, length_S, num_sequences, depth, draft_SD.stride(0),
-            BLOCK=BLOCK, ROWS=triton.next_power_of_2(depth + 1), num_warps=1,
+            BLOCK=BLOCK, ROWS=triton.next_power_of_2(depth + 1), num_warps=1, **OVERLAP,
         )  # fmt: skip
     return length_S
 
@@ -30,6 +31,7 @@ def accepted_lengths(token_T: Tensor, draft_SD: Tensor, start_X: Tensor) -> Tens
 @triton.jit(do_not_specialize=["num_sequences"])  # or steps of other sizes would wait for their own compilation
 def _lengths(tokens, drafts, starts, lengths, num_sequences, depth, stride, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     """A row d that is missing or has failed leaves d tokens, one whose token is not the next draft leaves d + 1."""
+    wait_for_earlier_launches()
     s_S = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there_S = s_S < num_sequences
     start_S = tl.load(starts + s_S, mask=there_S, other=0)

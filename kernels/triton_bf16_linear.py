@@ -12,17 +12,19 @@ from functools import cache
 import torch
 import triton
 import triton.language as tl
+from deepinfer.kernels.triton_overlap import OVERLAP, fetch_soon, wait_for_earlier_launches
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PARTIAL_NUMBERS = 8 << 20  # float32 numbers of all spread segments together, at most
 PLAIN = bool(triton.knobs.runtime.interpret)  # the interpreter multiplies float32 only
+PROGRAMS = 132  # of a launch with small tiles of tokens, at most: one a processor
 TOKEN_GROUP = 16  # token tiles that share weight rows in the second-level cache
 
 
 @triton.jit(do_not_specialize=["num_tokens"])  # or steps of other sizes would wait for their own compilation
 def _linear(
-    x_map, weight_map, out, partials, arrivals, num_tokens, num_outputs,
+    x_map, weight_map, weight_ptr, out, partials, arrivals, num_tokens, num_outputs,
     K: tl.constexpr, SEGMENTS: tl.constexpr, SPREAD: tl.constexpr,
     ROWS: tl.constexpr, TOKENS: tl.constexpr, STEP: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
@@ -37,6 +39,10 @@ def _linear(
     width = min(GROUP, token_tiles - group * GROUP)
     row, token = rest // width * ROWS, (group * GROUP + rest % width) * TOKENS
 
+    if SPREAD:  # few tiles, which the first load would wait for long
+        fetch_row = tl.minimum(row + tl.arange(0, ROWS), num_outputs - 1)
+        fetch_soon(weight_ptr + fetch_row.to(tl.int64) * K + segment * LENGTH, 2 * LENGTH)
+    wait_for_earlier_launches()
     total = tl.zeros([ROWS, TOKENS], tl.float32)
     # flat: the loads of a segment begin while the one before is multiplied
     for part in tl.range(1 if SPREAD else SEGMENTS, flatten=SEGMENTS > 1 and not SPREAD):
@@ -89,7 +95,7 @@ def bf16_linear(x_TK: Tensor, weight_NK: Tensor, dtype: torch.dtype) -> Tensor:
     if num_tokens == 0:
         return out_TN
     segments = num_segments(outputs, inputs)
-    rows, tokens, warps, stages = choose(num_tokens, outputs)
+    rows, tokens, warps, stages = choose(num_tokens, outputs, segments)
     tiles = triton.cdiv(num_tokens, tokens) * triton.cdiv(outputs, rows)
     spread = segments > 1 and tiles * segments * rows * tokens <= PARTIAL_NUMBERS and tiles < 64
     step = 128 if inputs // segments % 128 == 0 and tokens < 128 else 64
@@ -98,6 +104,7 @@ def bf16_linear(x_TK: Tensor, weight_NK: Tensor, dtype: torch.dtype) -> Tensor:
         TensorDescriptor.from_tensor(x_TK, [tokens, step]),
         TensorDescriptor.from_tensor(weight_NK, [rows, step]),
         *(
+            weight_NK,
             out_TN,
             partials,
             arrivals,
@@ -114,6 +121,7 @@ def bf16_linear(x_TK: Tensor, weight_NK: Tensor, dtype: torch.dtype) -> Tensor:
         ),
         num_warps=warps,
         num_stages=stages,
+        **OVERLAP,
     )
     return out_TN
 
@@ -131,16 +139,21 @@ def num_segments(num_outputs: int, num_inputs: int) -> int:
     return segments
 
 
-def choose(num_tokens: int, num_outputs: int) -> tuple[int, int, int, int]:
+def choose(num_tokens: int, num_outputs: int, segments: int) -> tuple[int, int, int, int]:
     """(weight rows, tokens) of a tile, warps and stages: they change times, never bits."""
     if num_tokens > 128 and num_outputs >= 16384:
         tiles = -(-num_tokens // 128)
         # an odd number of few tiles of 128 takes less time than half as many of 256, the last of them half empty
         return (256, 128, 8, 3) if tiles % 2 and tiles < 8 else (128, 256, 8, 4)
-    if num_tokens > 128:
-        return (128, 128, 8, 5) if num_outputs > 128 else (64, 128, 4, 4)
-    tokens = max(16, triton.next_power_of_2(num_tokens))
-    return (128 if num_outputs >= 16384 else 64), tokens, 4, 4
+    if num_outputs >= 16384:
+        return 128, max(16, triton.next_power_of_2(num_tokens)), 4, 4
+    for tokens in (16, 32, 64):
+        if (
+            num_tokens <= tokens
+            or triton.cdiv(num_tokens, tokens) * triton.cdiv(num_outputs, 64) * segments <= PROGRAMS
+        ):
+            return 64, tokens, 4, 4
+    return (64, 128, 4, 4) if num_tokens <= 128 or num_outputs <= 128 else (128, 128, 8, 5)
 
 
 @cache

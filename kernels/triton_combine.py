@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from deepinfer.kernels.triton_formats import as_bf16
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 TILE, WARPS = 512, 2  # measured on an H200
@@ -17,6 +18,7 @@ def _combine(
     parts_ptr, places_ptr, shared_ptr, out_ptr, num_parts, SLOTS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
     SHARED: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_launches()
     tiles: tl.constexpr = (WIDTH + TILE - 1) // TILE
     row = (tl.program_id(0) // tiles).to(tl.int64)
     column_C = tl.program_id(0) % tiles * TILE + tl.arange(0, TILE)
@@ -49,6 +51,6 @@ def combine(parts_PD: Tensor, places_TX: Tensor, shared_TD: Tensor | None) -> Te
         tile = min(TILE, triton.next_power_of_2(width))
         _combine[(triton.cdiv(width, tile) * rows,)](
             parts_PD, places_TX, shared_TD, out_TD, len(parts_PD), SLOTS=places_TX.shape[1], WIDTH=width, TILE=tile,
-            SHARED=shared_TD is not None, num_warps=WARPS,
+            SHARED=shared_TD is not None, num_warps=WARPS, **OVERLAP,
         )  # fmt: skip
     return out_TD

@@ -30,6 +30,7 @@ from deepinfer.kernels.triton_norm_rope import (
     row_starts,
     weight_pairs,
 )
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 GROUP = 16
@@ -110,6 +111,7 @@ def _store_pairs(
     HAS_TAIL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Entries of pairs of tokens: a tile a program."""
+    wait_for_earlier_launches()
     row_R = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there_R = row_R < num_entries
     start_R, kept_R = row_starts(rows_ptr, row_R, there_R, block_stride, BLOCK_ROWS, GROUPS * 9)
@@ -150,6 +152,7 @@ def _store_tokens(
     BLOCK_ROWS: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, FREQUENCIES: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Entries of single tokens: a program takes tile after tile, the next one's values on their way while it computes."""
+    wait_for_earlier_launches()
     weight_1GP = weight_pairs(weight_ptr, GROUPS, 8)
     half: tl.constexpr = GROUPS * 8
     pair_1GP = (tl.arange(0, GROUPS)[:, None] * 8 + tl.arange(0, 8)[None, :])[None]
@@ -206,11 +209,11 @@ def compress_store(
             tail, *steps = (None, 0, 1) if tail_ASX is None else (tail_ASX.view(torch.int64), *_steps(tail_ASX))
             _store_pairs[(tiles,)](
                 halves, newest_E, partner_E, tail, *rest, halves.stride(0), *steps, store_ABR.stride(0), eps,
-                HAS_TAIL=tail is not None, **sizes,
+                HAS_TAIL=tail is not None, **sizes, **OVERLAP,
             )  # fmt: skip
         else:
             _store_tokens[(min(tiles, MOST_PROGRAMS),)](
-                halves, newest_E, *rest, halves.stride(0), store_ABR.stride(0), eps, **sizes
+                halves, newest_E, *rest, halves.stride(0), store_ABR.stride(0), eps, **sizes, **OVERLAP
             )
     return latent_EK
 

@@ -9,6 +9,7 @@ Legend: T rows · S sequences, the last of which is padding · K drafts · G n-g
 import torch
 import triton
 import triton.language as tl
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from deepinfer.kernels.triton_rank_drafts import rank_drafts
 from torch import Tensor
 
@@ -116,6 +117,7 @@ def _decode_rows(
     HAS1: tl.constexpr, HAS2: tl.constexpr, TABLE_NUMBERS: tl.constexpr,
 ):  # fmt: skip
     """One row a program; the programs behind those copy the tables."""
+    wait_for_earlier_launches()
     row = tl.program_id(0)
     if row >= num_rows:
         _copy_tables(row - num_rows, plan_ptr, tables_ptr, num_sequences, HEADER, BLOCKS, TABLE_NUMBERS)
@@ -187,7 +189,7 @@ def decode_rows(
         PAD=shape.pad, NGRAM=shape.ngram, NGRAMS=triton.next_power_of_2(shape.ngram), WINDOW=shape.window,
         WINDOWS=triton.next_power_of_2(shape.window), RING=shape.ring_slots, TAIL=shape.tail_slots,
         BLOCK_TOKENS=shape.block_tokens, ROPE=width, ROPES=triton.next_power_of_2(width), HAS1=singles is not None,
-        HAS2=pairs is not None, TABLE_NUMBERS=TABLE_NUMBERS, num_warps=4,
+        HAS2=pairs is not None, TABLE_NUMBERS=TABLE_NUMBERS, num_warps=4, **OVERLAP,
     )  # fmt: skip
     return out
 

@@ -6,6 +6,7 @@ Legend: S sequences · Q slots of a block · T = S · Q rows · K drafts · W wi
 import torch
 import triton
 import triton.language as tl
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 from deepinfer.ops.decode_rows import SequenceTensors
@@ -19,6 +20,7 @@ def _draft_rows(
     PAD: tl.constexpr, SLOTS: tl.constexpr, NOISE: tl.constexpr, WINDOW: tl.constexpr, WINDOWS: tl.constexpr,
     RING: tl.constexpr, ROPE: tl.constexpr, ROPES: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_launches()
     sequence = tl.program_id(0)
     slot = tl.load(slots_ptr + sequence)
     known = tl.load(num_tokens_ptr + slot)
@@ -63,7 +65,7 @@ def draft_rows(
             slots_S, going_S.view(torch.uint8), *sequences[:3], floor_M, rope_P2F, sequences.tokens_NL.shape[1],
             len(sequences.tokens_NL) - 1, *out, PAD=shape.pad, SLOTS=shape.slots, NOISE=shape.noise, WINDOW=shape.window,
             WINDOWS=triton.next_power_of_2(shape.window), RING=shape.ring_slots, ROPE=width,
-            ROPES=triton.next_power_of_2(width), num_warps=1,
+            ROPES=triton.next_power_of_2(width), num_warps=1, **OVERLAP,
         )  # fmt: skip
     return out
 
@@ -74,6 +76,7 @@ def _weigh_drafts(
     out_ptr, num_fits, tokens_stride, evidence_stride,
     DEPTH: tl.constexpr, DEPTHS: tl.constexpr, FITTED: tl.constexpr, FITS: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_launches()
     sequence, at_K, fit_E = tl.program_id(0), tl.arange(0, DEPTHS), tl.arange(0, FITS)
     there_K, fitted_E = at_K < DEPTH, fit_E < num_fits
     fits_E = tl.load(temperatures_ptr + fit_E, mask=fitted_E, other=float("inf"))
@@ -115,6 +118,6 @@ def weigh_drafts(
         _weigh_drafts[(count,)](
             tokens_SK, evidence_SK, *fits, slots_S, drafts, chances, out, len(temperature_E), tokens_SK.stride(0),
             evidence_SK.stride(0), DEPTH=depth, DEPTHS=triton.next_power_of_2(depth), FITTED=scale_EB.shape[1],
-            FITS=triton.next_power_of_2(len(temperature_E)), num_warps=1, enable_fp_fusion=False,
+            FITS=triton.next_power_of_2(len(temperature_E)), num_warps=1, enable_fp_fusion=False, **OVERLAP,
         )  # fmt: skip
     return out

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from deepinfer.kernels.triton_arithmetic import reciprocal_rms
 from deepinfer.kernels.triton_formats import as_bf16
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 PIECE, WARPS = 1024, 8  # measured on an H200
@@ -22,6 +23,7 @@ def _engram_add(
     x_ptr, key_ptr, value_ptr, q_ptr, k_ptr, out_ptr, key_stride, value_stride, eps, least,
     STREAMS: tl.constexpr, WIDTH: tl.constexpr, PIECES: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_launches()
     stream, row = tl.program_id(0) % STREAMS, (tl.program_id(0) // STREAMS).to(tl.int64)
     x_start = (row * STREAMS + stream) * WIDTH
     dot_C = tl.zeros((PIECE,), tl.float32)
@@ -68,6 +70,6 @@ def engram_add(x_TND: Tensor, key_TND: Tensor, value_TD: Tensor, q_ND: Tensor, k
         _engram_add[(streams * rows,)](
             x_TND, key_TND, value_TD, q_ND, k_ND, out_TND, key_TND.stride(0), value_TD.stride(0), eps, LEAST,
             STREAMS=streams, WIDTH=width, PIECES=triton.cdiv(width, piece), PIECE=piece, num_warps=WARPS,
-            enable_fp_fusion=False,
+            enable_fp_fusion=False, **OVERLAP,
         )  # fmt: skip
     return out_TND

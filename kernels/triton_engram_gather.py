@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from deepinfer.kernels.triton_formats import any_power_value, as_bf16, e4m3_values
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 GROUP = 32
@@ -20,6 +21,7 @@ TILE_ROWS, WARPS = 4, 1  # measured on an H200
 def _engram_gather(
     codes_ptr, powers_ptr, rows_ptr, out_ptr, num_rows, ROWS: tl.constexpr, GROUPS: tl.constexpr
 ):  # fmt: skip
+    wait_for_earlier_launches()
     row_R = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there_R = row_R < num_rows
     place_R = tl.load(rows_ptr + row_R, mask=there_R, other=0)
@@ -47,6 +49,6 @@ def engram_gather(codes_AK: Tensor, powers_AG: Tensor, rows_TR: Tensor) -> Tenso
     if rows_TR.numel():
         _engram_gather[(triton.cdiv(rows_TR.numel(), TILE_ROWS),)](
             codes_AK.view(torch.uint8), powers_AG, rows_TR, out_TF, rows_TR.numel(), ROWS=TILE_ROWS,
-            GROUPS=width // GROUP, num_warps=WARPS,
+            GROUPS=width // GROUP, num_warps=WARPS, **OVERLAP,
         )  # fmt: skip
     return out_TF

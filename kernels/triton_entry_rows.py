@@ -6,6 +6,7 @@ Legend: T rows · E entries chosen · S sequences · B blocks of a sequence.
 import torch
 import triton
 import triton.language as tl
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 PIECE = 512  # entries of a program
@@ -15,6 +16,7 @@ PIECE = 512  # entries of a program
 def _entry_rows(
     entry_ptr, tables_ptr, sequence_ptr, out_ptr, entries, blocks, PER_BLOCK: tl.constexpr, PIECE: tl.constexpr
 ):
+    wait_for_earlier_launches()
     row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * PIECE + tl.arange(0, PIECE)
     there = at < entries
     entry = tl.load(entry_ptr + row * entries + at, mask=there, other=-1)
@@ -32,6 +34,6 @@ def entry_rows(entry_TE: Tensor, tables_SB: Tensor, sequence_T: Tensor, per_bloc
     rows, entries = entry_TE.shape
     if out_TE.numel():
         _entry_rows[(rows, triton.cdiv(entries, PIECE))](
-            *numbers, out_TE, entries, tables_SB.shape[1], PER_BLOCK=per_block, PIECE=PIECE, num_warps=4
+            *numbers, out_TE, entries, tables_SB.shape[1], PER_BLOCK=per_block, PIECE=PIECE, num_warps=4, **OVERLAP
         )
     return out_TE

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from deepinfer.kernels.triton_formats import any_power_value, as_bf16, e2m1_values, e4m3_values, pair_of_bf16
 from deepinfer.kernels.triton_norm_rope import check_store, check_width, row_starts
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 GROUPS = {"window": (32, 33), "main": (16, 9), "index": (32, 17)}  # numbers and bytes that share a scale
@@ -19,6 +20,7 @@ def _expand_rows(
     store_ptr, rows_ptr, out_ptr, num_rows, block_stride, BLOCK_ROWS: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, CODE_BYTES: tl.constexpr, SCALES: tl.constexpr, MAIN: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_launches()
     row_R = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there_R = row_R < num_rows
     base_R, seen_R = row_starts(rows_ptr, row_R, there_R, block_stride, BLOCK_ROWS, CODE_BYTES + SCALES)
@@ -58,6 +60,6 @@ def expand_rows(kind: str, store_ABR: Tensor, rows_N: Tensor) -> Tensor:
         _expand_rows[(triton.cdiv(len(rows_N), tile_rows),)](
             store_ABR, rows_N, written, len(rows_N), store_ABR.stride(0), BLOCK_ROWS=store_ABR.shape[1],
             ROWS=tile_rows, WIDTH=width, CODE_BYTES=code_bytes, SCALES=scales,
-            MAIN=kind == "main", num_warps=WARPS,
+            MAIN=kind == "main", num_warps=WARPS, **OVERLAP,
         )  # fmt: skip
     return out_NK

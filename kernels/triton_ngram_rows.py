@@ -6,6 +6,7 @@ Legend: T rows · G n-gram slots (own token first) · R table rows of a token ·
 import torch
 import triton
 import triton.language as tl
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 TILE = 64  # rows of a program
@@ -16,6 +17,7 @@ def _ngram_rows(
     ngrams_ptr, classes_ptr, multipliers_ptr, primes_ptr, offsets_ptr, out_ptr, num_rows, pad_class,
     NGRAM: tl.constexpr, HEADS: tl.constexpr, HEADS2: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_launches()
     row_T, head_H = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, HEADS2)
     there_T, asked_H = row_T < num_rows, head_H < HEADS
     mixed_T = tl.zeros([TILE], tl.int64)
@@ -56,6 +58,6 @@ def ngram_rows(
     if rows:
         _ngram_rows[(triton.cdiv(rows, TILE),)](
             ngram_ids_TG, *tables, out_TR, rows, pad_class, NGRAM=ngram, HEADS=heads,
-            HEADS2=triton.next_power_of_2(heads), TILE=TILE, num_warps=4,
+            HEADS2=triton.next_power_of_2(heads), TILE=TILE, num_warps=4, **OVERLAP,
         )  # fmt: skip
     return out_TR

@@ -16,6 +16,7 @@ from deepinfer.kernels.triton_formats import (
     pair_of_e4m3,
 )
 from deepinfer.kernels.triton_grids import greatest_of_pairs, pair_on_e4m3_grid
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 from deepinfer.ops.norm_quantise import Quantised
@@ -32,13 +33,14 @@ def _norm_quantise(
     ROWS: tl.constexpr, PIECES: tl.constexpr, GROUPS: tl.constexpr,
     NORMED: tl.constexpr, GRID: tl.constexpr, CODES: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_launches()
     row_R = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there_R11 = (row_R < num_rows)[:, None, None]
     wide_R11 = row_R.to(tl.int64)[:, None, None]
     group_G = tl.arange(0, GROUPS)
     pair_GP = group_G[:, None] * 16 + tl.arange(0, 16)[None, :]
     half: tl.constexpr = PIECES * GROUPS * 16
-    pieces = ()
+    pieces, weights = (), ()
     squares_RGP = tl.zeros((ROWS, GROUPS, 16), tl.float32)
     for piece in tl.static_range(PIECES):
         offset_RGP = wide_R11 * x_stride + (piece * GROUPS * 16 + pair_GP)[None]
@@ -46,9 +48,10 @@ def _norm_quantise(
         squares_RGP = tl.fma(low_half(x_RGP), low_half(x_RGP), squares_RGP)
         squares_RGP = tl.fma(high_half(x_RGP), high_half(x_RGP), squares_RGP)
         pieces += (x_RGP,)
+        weights += (tl.load(weight_ptr + piece * GROUPS * 16 + pair_GP)[None],)
     scale_R11 = reciprocal_rms(tl.sum(tl.sum(squares_RGP, 2), 1), half * 2, eps)[:, None, None]
     for piece in tl.static_range(PIECES):
-        x_RGP, weight_1GP = pieces[piece], tl.load(weight_ptr + piece * GROUPS * 16 + pair_GP)[None]
+        x_RGP, weight_1GP = pieces[piece], weights[piece]
         even_RGP = low_half(x_RGP) * scale_R11 * low_half(weight_1GP)
         y_RGP = pair_of_bf16(even_RGP, high_half(x_RGP) * scale_R11 * high_half(weight_1GP))
         offset_RGP = wide_R11 * half + (piece * GROUPS * 16 + pair_GP)[None]
@@ -95,7 +98,7 @@ def norm_quantise(
         _norm_quantise[(triton.cdiv(rows, tile_rows),)](
             x_TD.view(torch.int32), weight_D.view(torch.int32), *in_pairs(out), out.powers_TG, rows, x_TD.stride(0) // 2,
             eps, ROWS=tile_rows, PIECES=width // GROUP // groups, GROUPS=groups, NORMED=normed, GRID=grid, CODES=codes,
-            num_warps=warps, enable_fp_fusion=False,
+            num_warps=warps, enable_fp_fusion=False, **OVERLAP,
         )  # fmt: skip
     return out
 

@@ -16,6 +16,7 @@ from deepinfer.kernels.triton_formats import (
 )
 from deepinfer.kernels.triton_grids import greatest_of_pairs, pair_on_e4m3_grid
 from deepinfer.kernels.triton_norm_quantise import in_pairs
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 from deepinfer.ops.norm_quantise import Quantised
@@ -29,6 +30,7 @@ def _quantise(
     x_ptr, grid_ptr, codes_ptr, powers_ptr, num_groups, x_stride,
     ROW_GROUPS: tl.constexpr, TILE: tl.constexpr, GRID: tl.constexpr, CODES: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_launches()
     group_B = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     there_B1 = (group_B < num_groups)[:, None]
     pair_1P = tl.arange(0, 16)[None, :]
@@ -63,6 +65,6 @@ def quantise(x_TD: Tensor, *, grid: bool = True, codes: bool = False) -> Quantis
         _quantise[(triton.cdiv(groups, TILE_GROUPS),)](
             x_TD.view(torch.int32), *in_pairs(out)[1:], out.powers_TG, groups, x_TD.stride(0) // 2,
             ROW_GROUPS=width // GROUP, TILE=TILE_GROUPS, GRID=grid, CODES=codes,
-            num_warps=WARPS, enable_fp_fusion=False,
+            num_warps=WARPS, enable_fp_fusion=False, **OVERLAP,
         )  # fmt: skip
     return out

@@ -7,6 +7,7 @@ Legend: S, O sequences, the last of which is padding · K drafts.
 
 import triton
 import triton.language as tl
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 from deepinfer.ops.decode_rows import HEADER, SequenceTensors
@@ -42,6 +43,7 @@ def _rank_drafts(
     DEPTH: tl.constexpr, VERIFY_LENGTH: tl.constexpr, HEADER: tl.constexpr, RANKED: tl.constexpr, AGAINST: tl.constexpr,
 ):  # fmt: skip
     """won [K, S]: whether a draft is among those that the step's budget checks."""
+    wait_for_earlier_launches()
     own_depth = tl.program_id(0)
     own_S = tl.program_id(1) * RANKED + tl.arange(0, RANKED)
     there_S = own_S < num_sequences
@@ -74,6 +76,6 @@ def rank_drafts(plan_X: Tensor, sequences: SequenceTensors, num_sequences: int, 
     won_KS = plan_X.new_empty(depth, num_sequences)
     _rank_drafts[(depth, triton.cdiv(num_sequences, RANKED))](
         plan_X, *sequences[1:], won_KS, num_sequences, DEPTH=depth, VERIFY_LENGTH=verify_length, HEADER=HEADER,
-        RANKED=RANKED, AGAINST=AGAINST, num_warps=4,
+        RANKED=RANKED, AGAINST=AGAINST, num_warps=4, **OVERLAP,
     )  # fmt: skip
     return won_KS

@@ -14,6 +14,7 @@ from deepinfer.kernels.triton_formats import (
     pair_of_bf16,
 )
 from deepinfer.kernels.triton_grids import greatest_of_pairs, pair_on_e2m1_grid
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 DIMS, FREQUENCIES = 128, 32
@@ -33,13 +34,14 @@ def rotate_quantise_index_q(q_TIK: Tensor, rope_T2F: Tensor, out_TIK: Tensor | N
     if lines:
         _rotate_quantise[(triton.cdiv(lines, LINES),)](
             q_TIK.view(torch.int32), rope_T2F, out_TIK.view(torch.int32), lines, heads,
-            LINES=LINES, num_warps=WARPS, enable_fp_fusion=False,
+            LINES=LINES, num_warps=WARPS, enable_fp_fusion=False, **OVERLAP,
         )  # fmt: skip
     return out_TIK
 
 
 @triton.jit(do_not_specialize=["lines"])  # or steps of other sizes would wait for their own compilation
 def _rotate_quantise(q_ptr, rope_ptr, out_ptr, lines, heads, LINES: tl.constexpr):
+    wait_for_earlier_launches()
     line_L = tl.program_id(0) * LINES + tl.arange(0, LINES)
     there_L11 = (line_L < lines)[:, None, None]
     pair_1GP = (tl.arange(0, 2)[:, None] * 16 + tl.arange(0, 16)[None, :])[None]

@@ -6,6 +6,7 @@ Legend: S, R sequences · T tokens · X starts · K drafts · M tokens of a sequ
 import torch
 import triton
 import triton.language as tl
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 from deepinfer.ops.decode_rows import SequenceTensors
@@ -19,6 +20,7 @@ def _append_tokens(
     PAD: tl.constexpr, DEPTH: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """One sequence a program."""
+    wait_for_earlier_launches()
     slot = tl.load(slots_ptr + tl.program_id(0)).to(tl.int64)
     start, count = tl.load(starts_ptr + tl.program_id(0)), tl.load(counts_ptr + tl.program_id(0)).to(tl.int32)
     length, at_M = tl.load(num_tokens_ptr + slot), tl.arange(0, MOST)
@@ -32,6 +34,7 @@ def _append_tokens(
 def _keep_drafts(
     drafts_ptr, confidence_ptr, slots_ptr, tokens_ptr, chance_ptr, DEPTH: tl.constexpr, DEPTHS: tl.constexpr
 ):
+    wait_for_earlier_launches()
     slot, at_K = tl.load(slots_ptr + tl.program_id(0)).to(tl.int64), tl.arange(0, DEPTHS)
     from_K, to_K, there_K = tl.program_id(0) * DEPTH + at_K, slot * DEPTH + at_K, at_K < DEPTH
     tl.store(drafts_ptr + to_K, tl.load(tokens_ptr + from_K, mask=there_K, other=-1).to(tl.int32), mask=there_K)
@@ -50,7 +53,7 @@ def append_tokens(
     if len(slots_R):
         _append_tokens[(len(slots_R),)](
             tokens, num_tokens, drafts, slots_R, token_T, starts_X, counts_R, tokens.shape[1],
-            PAD=pad, DEPTH=depth, MOST=triton.next_power_of_2(depth + 1), num_warps=WARPS,
+            PAD=pad, DEPTH=depth, MOST=triton.next_power_of_2(depth + 1), num_warps=WARPS, **OVERLAP,
         )  # fmt: skip
 
 
@@ -62,4 +65,6 @@ def keep_drafts(sequences: SequenceTensors, slots_S: Tensor, tokens_SK: Tensor, 
     assert all(x.is_contiguous() for x in given), "everything is contiguous"
     assert confidence_SK.dtype == torch.float32, "confidences are float32"
     if len(slots_S) and depth:
-        _keep_drafts[(len(slots_S),)](*given, DEPTH=depth, DEPTHS=triton.next_power_of_2(depth), num_warps=WARPS)
+        _keep_drafts[(len(slots_S),)](
+            *given, DEPTH=depth, DEPTHS=triton.next_power_of_2(depth), num_warps=WARPS, **OVERLAP
+        )

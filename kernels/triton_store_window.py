@@ -24,6 +24,7 @@ from deepinfer.kernels.triton_norm_rope import (
     row_starts,
     weight_pairs,
 )
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 GROUP = 32
@@ -35,6 +36,7 @@ def _store_window(
     key_ptr, weight_ptr, rope_ptr, store_ptr, rows_ptr, out_ptr, num_rows, key_stride, block_stride, eps,
     BLOCK_ROWS: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, FREQUENCIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_launches()
     row_R = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there_R = row_R < num_rows
     start_R, kept_R = row_starts(rows_ptr, row_R, there_R, block_stride, BLOCK_ROWS, GROUPS * 33)
@@ -83,6 +85,6 @@ def norm_rope_store_window(
             key_TK.view(torch.int32), weight_K.view(torch.int32), rope_T2F, store_ABR, rows_T,
             None if out_TK is None else out_TK.view(torch.int32), rows, key_TK.stride(0) // 2, store_ABR.stride(0),
             eps, BLOCK_ROWS=store_ABR.shape[1], ROWS=TILE_ROWS, GROUPS=width // GROUP, FREQUENCIES=frequencies, KEYS=keys,
-            num_warps=WARPS, enable_fp_fusion=False,
+            num_warps=WARPS, enable_fp_fusion=False, **OVERLAP,
         )  # fmt: skip
     return out_TK

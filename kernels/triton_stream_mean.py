@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from deepinfer.kernels.triton_formats import as_bf16
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 PIECE = 1024  # columns of a program
@@ -14,6 +15,7 @@ PIECE = 1024  # columns of a program
 
 @triton.jit
 def _stream_mean(x_ptr, out_ptr, out_stride, width, STREAMS: tl.constexpr, PIECE: tl.constexpr):
+    wait_for_earlier_launches()
     row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * PIECE + tl.arange(0, PIECE)
     there = at < width
     SHARE: tl.constexpr = 1.0 / STREAMS  # exact
@@ -31,6 +33,7 @@ def stream_mean(x_TND: Tensor, out_TD: Tensor) -> Tensor:
     assert out_TD.stride(1) == 1 and streams & (streams - 1) == 0, "adjacent columns, a power of two of streams"
     if rows:
         _stream_mean[(rows, triton.cdiv(width, PIECE))](
-            x_TND, out_TD, out_TD.stride(0), width, STREAMS=streams, PIECE=PIECE, num_warps=4, enable_fp_fusion=False
-        )
+            x_TND, out_TD, out_TD.stride(0), width, STREAMS=streams, PIECE=PIECE, num_warps=4, enable_fp_fusion=False,
+            **OVERLAP,
+        )  # fmt: skip
     return out_TD

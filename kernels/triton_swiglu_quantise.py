@@ -14,6 +14,7 @@ from deepinfer.kernels.triton_formats import (
     pair_of_bf16,
 )
 from deepinfer.kernels.triton_grids import greatest_of_pairs, pair_on_e4m3_grid
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 GROUP = 32
@@ -32,6 +33,7 @@ def _swiglu_quantise(
     h_ptr, weight_ptr, out_ptr, used_ptr, num_rows, limit,
     ROWS: tl.constexpr, GROUPS: tl.constexpr, INNER: tl.constexpr, WEIGHTED: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_launches()
     tiles: tl.constexpr = (INNER // 32 + GROUPS - 1) // GROUPS
     half: tl.constexpr = INNER // 2
     first_row = tl.program_id(0) // tiles * ROWS
@@ -73,6 +75,6 @@ def swiglu_quantise(h_PJ: Tensor, weight_P: Tensor | None, limit: float, used_1:
         _swiglu_quantise[(triton.cdiv(inner // GROUP, TILE_GROUPS) * triton.cdiv(rows, TILE_ROWS),)](
             h_PJ.view(torch.int32), weight_P, out_PI.view(torch.int32), used_1, rows, limit,
             ROWS=TILE_ROWS, GROUPS=TILE_GROUPS, INNER=inner, WEIGHTED=weight_P is not None, COUNTED=used_1 is not None,
-            num_warps=WARPS, enable_fp_fusion=False,
+            num_warps=WARPS, enable_fp_fusion=False, **OVERLAP,
         )  # fmt: skip
     return out_PI

@@ -6,6 +6,7 @@ Legend: M rows written · T rows · C columns of a product · A, S blocks of tai
 import torch
 import triton
 import triton.language as tl
+from deepinfer.kernels.triton_overlap import OVERLAP, wait_for_earlier_launches
 from torch import Tensor
 
 PIECE = 1024  # numbers of a program
@@ -15,6 +16,7 @@ PIECE = 1024  # numbers of a program
 def _write_tails(
     tail_ptr, raw_ptr, rows_ptr, places_ptr, tail_stride, raw_stride, tail_places, width, PIECE: tl.constexpr
 ):
+    wait_for_earlier_launches()
     at = tl.program_id(1) * PIECE + tl.arange(0, PIECE)
     there = at < width
     row = tl.load(rows_ptr + tl.program_id(0)).to(tl.int64)
@@ -36,5 +38,5 @@ def write_tails(tail_ASX: Tensor, raw_TC: Tensor, rows_M: Tensor, places_M: Tens
     if len(rows_M):
         _write_tails[(len(rows_M), triton.cdiv(width, PIECE))](
             tail_ASX, raw_TC, rows_M, places_M, tail_ASX.stride(0), raw_TC.stride(0), tail_ASX.shape[1], width,
-            PIECE=PIECE, num_warps=4,
+            PIECE=PIECE, num_warps=4, **OVERLAP,
         )  # fmt: skip

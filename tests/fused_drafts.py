@@ -21,6 +21,7 @@ from deepinfer.model.checkpoint.dummy import dummy_stored
 from deepinfer.model.checkpoint.weights import weight_specs
 from deepinfer.model.dspark import DSparkModel
 from deepinfer.model.fused.dspark import FusedDSpark
+from deepinfer.model.fused.glue import to_device
 from deepinfer.model.fused.model import FusedModel
 from deepinfer.model.fused.sequences import DeviceSequences
 from deepinfer.model.rope import inverse_frequencies, rope_table
@@ -172,6 +173,29 @@ def features_of(config: V41Config, length: int, seed: int) -> Tensor:
     )
 
 
+@torch.inference_mode()
+def chosen_by_the_host(
+    drafter: DeviceDSpark, slots: np.ndarray, newest_S: np.ndarray, position_S: np.ndarray, choose: Choose
+) -> Drafts:
+    """A round of the device's module whose tokens the host chooses, given float32 logits [S, V] of each slot of the blocks."""
+    model, depth = drafter.model, drafter.depth
+    newest, position, slots_S = to_device(
+        {"newest": newest_S, "position": position_S, "slots": slots}, drafter.device
+    ).values()
+    block = model.block(newest, position, slots_S, drafter._floor_N[slots_S], drafter._rings)
+    base_SKV = model.base_logits(block.normed_SQD, depth)
+    going_S, previous, tokens = np.ones(len(slots), bool), [newest], []
+    for number in range(depth):
+        chosen_S = choose(number, model.biased(base_SKV[:, number], previous[-1]).float().cpu())
+        going_S &= chosen_S >= 0
+        tokens.append(np.where(going_S, chosen_S, -1))
+        previous.append(to_device({"chosen": chosen_S}, drafter.device)["chosen"])
+    evidence_SK = model.evidence(block.hidden_SQD[:, :depth], torch.stack(previous[:-1], 1))
+    token_ids = np.stack(tokens, 1)
+    chance_SK = drafter.calibration(evidence_SK.cpu().double().numpy(), drafter.temperatures(slots))
+    return Drafts(token_ids, np.where(token_ids >= 0, chance_SK, np.float32(0)))
+
+
 @dataclass
 class Rig:
     """Drafters that see the same: sequence `slot` has the tokens `tokens_NL` and features invented for it."""
@@ -195,7 +219,10 @@ class Rig:
     def draft(self, number: int, sequences: list[tuple[int, int]], choose: Choose) -> Drafts:
         """Drafts by drafter `number` behind the first tokens of slots: (slot, how many)."""
         slots, lengths = (np.array(column) for column in zip(*sequences))
-        return self.drafters[number].draft(slots, self.tokens_NL, lengths, PAD, choose)
+        drafter = self.drafters[number]
+        if isinstance(drafter, DSpark):
+            return drafter.draft(slots, self.tokens_NL, lengths, PAD, choose)
+        return chosen_by_the_host(drafter, slots, self.tokens_NL[slots, PAD + lengths - 1], lengths - 1, choose)
 
     def on_device(self, sequences: list[tuple[int, int]], device: str = "cpu") -> DeviceSequences:
         """The same sequences as a device knows them; each may grow by seven tokens."""

@@ -25,11 +25,13 @@ from deepinfer.config.specs import PrefixCache
 from deepinfer.config.tasks import Bench
 from deepinfer.config.workloads import SteadyWorkload
 from deepinfer.engine.asked_grammar import refuse_bad_grammar
+from deepinfer.engine.one_rank import of_a_run
 from deepinfer.engine.unbuilt import is_simulated, refuse_to_run
 from deepinfer.plan import render
 from deepinfer.plan.prerequisites import missing_libraries
-from deepinfer.plan.require import missing
+from deepinfer.plan.require import has_devices, missing
 from deepinfer.plan.resolve import resolve
+from deepinfer.plan.types import PlanErrors
 
 if TYPE_CHECKING:
     from deepinfer.config.argv import Invocation
@@ -52,8 +54,12 @@ def run(spec: Spec, invocation: Invocation) -> int:
 
         return run_slice(spec, invocation)
     facts = probe(spec)
-    plan, workload, notes = fitted(spec, facts, invocation.choices)
-    refuse_to_run(plan, spec, missing(plan, facts), missing_libraries(plan, facts.machine))
+    try:
+        plan, workload, notes = fitted(spec, facts, invocation.choices)
+    except PlanErrors as error:
+        raise Refused(of_a_run(error.problems, spec, facts, invocation.overrides)) from error
+    libraries = missing_libraries(plan, facts.machine)
+    refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts))
     if is_simulated(plan):
         raise Refused([_simulation(spec, plan)])
     refuse_bad_grammar(plan)

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from deepinfer import __version__
+from deepinfer.arch.routing import ZIPF
 from deepinfer.cli.bench_slice_checks import (
     NO_CODE_FIX,
     fitting_points,
+    memory_of,
     no_code,
     refuse_slice,
     room_of,
@@ -26,7 +28,7 @@ from deepinfer.cli.bench_slice_checks import (
 )
 from deepinfer.cli.bench_slice_floors import FP8, rates_of
 from deepinfer.cli.bench_slice_points import Reckoning
-from deepinfer.cli.bench_slice_report import headline, report
+from deepinfer.cli.bench_slice_report import headline, report, spoken
 from deepinfer.cli.out_folder import naming, open_folder
 from deepinfer.cli.streams import printable_json
 from deepinfer.config.errors import ExitCode, Refused
@@ -34,6 +36,7 @@ from deepinfer.config.facts import Facts, probe
 from deepinfer.config.machine import Host
 from deepinfer.config.tasks import Bench
 from deepinfer.config.workloads import SteadyWorkload
+from deepinfer.engine.one_rank import of_a_run
 from deepinfer.plan import render
 from deepinfer.plan.cost.acceptance import yield_of
 from deepinfer.plan.cost.calibration import calibration_of
@@ -88,7 +91,7 @@ def _planned(spec: Spec, facts: Facts, invocation: Invocation) -> Plan:
     except Refused as refused:
         if name := without_code(spec):
             raise Refused([no_code(name, NO_CODE_FIX)]) from refused
-        raise
+        raise Refused(of_a_run(refused.problems, spec, facts, invocation.overrides)) from refused
 
 
 def _as_computed(plan: Plan) -> Plan:
@@ -155,7 +158,8 @@ def measured(plan: Plan, spec: Spec, facts: Facts, role: RolePlan, tell: Callabl
     phases = _PHASES[role.name]
     points, notes = fitting_points(plan, spec.task, room, phases)
     print(f"deepinfer: {length(points, plan)}", file=sys.stderr, flush=True)
-    bench = RankBench(plan, share, reckoning, points, keep=plan.numerics.replay_keep_tokens or KEEP)
+    memory = memory_of(plan, role)
+    bench = RankBench(plan, share, memory, reckoning, points, keep=plan.numerics.replay_keep_tokens or KEEP)
     head = {
         "role": role.name,
         "ranks": role.num_ranks,
@@ -163,6 +167,7 @@ def measured(plan: Plan, spec: Spec, facts: Facts, role: RolePlan, tell: Callabl
         "share": msgspec.to_builtins(share),
         "engram": role.engram,
         "bytes": bench.held(room),
+        "memory": None if bench.worst is None else msgspec.to_builtins(bench.worst) | {"apart": bench.worst.apart},
         "kernels": bench.kernels,
         "rates": msgspec.to_builtins(reckoning.rates),
         "seconds_to_build": bench.built_s,
@@ -171,6 +176,8 @@ def measured(plan: Plan, spec: Spec, facts: Facts, role: RolePlan, tell: Callabl
         "notes": notes,
     }
     tell({"what": "share"} | head)
+    if bench.worst is not None:
+        tell({"what": "memory", "role": role.name} | head["memory"])
     found: dict[str, list[Any]] = {phase: [] for phase in phases}
     for phase in phases:
         for point in bench.decode() if phase == "decode" else bench.prefill():
@@ -202,20 +209,7 @@ def _fp8_peak(reckoning: Reckoning) -> float:
     return 0.0 if peak is None else peak.value
 
 
-def spoken(line: Line) -> str:
-    """A point on one line while it is measured; nothing for anything else."""
-    if line["what"] == "decode":
-        size = f"{line['rows']:,} rows of {line['sequences']:,} sequences at {line['context']:,} tokens"
-    elif line["what"] == "prefill":
-        size = f"{line['tokens']:,} tokens, replay {'none' if line['keep'] is None else 'compact'}"
-    else:
-        return ""
-    return f"{line['what']} of {size}, {line['routing']}: {line['ms']:.2f} ms"
-
-
 def _assumed(reckoning: Reckoning) -> Iterator[str]:
-    from deepinfer.engine.rank_slice.experts import ZIPF
-
     links = f"links as in the cost model, {reckoning.calibration.name}"
     yield f"modelled, not measured: dispatch and combine of rows, n-gram rows of other ranks' tables; {links}"
     yield "balanced: each rank of the group has as many rows and each expert is chosen as often"

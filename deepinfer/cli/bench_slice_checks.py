@@ -12,14 +12,14 @@ from deepinfer.config.chips import Chip
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.facts import is_chip, load_chip
 from deepinfer.config.fused import runs_fused
-from deepinfer.config.quoting import shell
+from deepinfer.config.quoting import plan_line
 from deepinfer.config.tasks import Bench
 from deepinfer.plan.quantities import size
 
 if TYPE_CHECKING:
     from deepinfer.config.facts import Facts
     from deepinfer.config.specs import Spec
-    from deepinfer.plan.types import Plan, RolePlan
+    from deepinfer.plan.types import Plan, RankMemory, RolePlan
 
 ASKED = "task.slice=rank"
 NOTHING = "nothing to measure"
@@ -59,12 +59,6 @@ class Points:
     @property
     def longest(self) -> int:
         return max([*(context for _, _, context in self.decode), *self.prompts], default=1) + SPARE_TOKENS
-
-
-def plan_line(overrides: Sequence[str]) -> str:
-    """The plan of the same words, to be typed: all of them but those of the task."""
-    words = [word for word in overrides if not word.lstrip("+~").startswith(("task.", "task="))]
-    return " ".join(["deepinfer plan", *map(shell, words)])
 
 
 def without_code(spec: Spec) -> str:
@@ -168,8 +162,13 @@ def slice_chip(spec: Spec, facts: Facts, role: RolePlan) -> Chip:
     return facts.chip if facts.chip is not None else load_chip(role.hardware.option)
 
 
+def memory_of(plan: Plan, role: RolePlan) -> RankMemory:
+    """The budget of a role's ranks."""
+    return next(memory for memory in plan.memory if memory.role == role.name)
+
+
 def room_of(plan: Plan, role: RolePlan) -> CacheRoom:
-    memory = next(memory for memory in plan.memory if memory.role == role.name)
+    memory = memory_of(plan, role)
     weights = sum(item.num_bytes for item in memory.items if item.place == "device" and item.name in WEIGHTS)
     return CacheRoom(weights=weights, left=role.hardware.usable_bytes - weights)
 

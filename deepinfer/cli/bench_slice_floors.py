@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from deepinfer.config.chips import Chip
-from deepinfer.plan.cost.timing import computed_in
+from deepinfer.plan.cost.timing import computed_in, link_times
 from deepinfer.plan.cost.types import Calibration, Work
 from deepinfer.plan.frozen import Frozen
 
@@ -91,9 +91,5 @@ def _peak(dtype: str, chip: Chip, rates: Rates) -> float:
 
 def exchange_of(work: Work, calibration: Calibration) -> Exchange:
     """What dispatch, combine and n-gram rows of a step take on the group's links."""
-    by_link: dict[str, float] = {}
-    for link in work.links:
-        share = calibration.link_share.get(link.link, calibration.default_link_share)
-        by_link[link.link] = by_link.get(link.link, 0.0) + 1e3 * link.num_bytes / (link.bytes_per_s * share)
-    calls = sum(link.calls for link in work.links)
-    return Exchange(by_link_ms=by_link, latency_ms=1e3 * calibration.collective_latency_s * calls)
+    links_s, latency_s = link_times(work, calibration)
+    return Exchange(by_link_ms={name: 1e3 * seconds for name, seconds in links_s.items()}, latency_ms=1e3 * latency_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from deepinfer.plan.columns import aligned
 from deepinfer.plan.cost.types import Figure
 from deepinfer.plan.quantities import size
 
@@ -32,6 +33,8 @@ def _role(role: dict[str, Any]) -> Iterator[list[str]]:
         f"{sum(share['table_rows']):,} n-gram rows ({role['engram']}), "
         f"weights {_weights(held)}, made in {role['seconds_to_build']:.1f} s"
     ]
+    if role.get("memory"):
+        yield [memory_line(role["memory"])]
     if role.get("decode"):
         yield decode_table(role["decode"])
     if role.get("prefill"):
@@ -39,6 +42,29 @@ def _role(role: dict[str, Any]) -> Iterator[list[str]]:
     yield from ([name, *op_table(entries)] for name, entries in role["ops"].items())
     yield list(beside_release(role))
     yield [*(f"assumed  {line}" for line in role["assumed"]), *(f"note     {line}" for line in role["notes"])]
+
+
+def spoken(line: dict[str, Any]) -> str:
+    """A point, or the rank's bytes, on one line while it is measured; nothing for anything else."""
+    if line["what"] == "decode":
+        size = f"{line['rows']:,} rows of {line['sequences']:,} sequences at {line['context']:,} tokens"
+    elif line["what"] == "prefill":
+        size = f"{line['tokens']:,} tokens, replay {'none' if line['keep'] is None else 'compact'}"
+    elif line["what"] == "memory":
+        return memory_line(line)
+    else:
+        return ""
+    return f"{line['what']} of {size}, {line['routing']}: {line['ms']:.2f} ms"
+
+
+def memory_line(found: dict[str, Any]) -> str:
+    """What the rank holds between steps and what its largest step takes, without cache blocks: planned and measured."""
+    total, planned = (found[a] + found[b] for a, b in (("held", "step"), ("planned_held", "planned_step")))
+    return (
+        f"memory without cache blocks: held {size(found['held'], 5)} (planned {size(found['planned_held'], 5)}), the largest "
+        f"step {size(found['step'], 5)} (planned {size(found['planned_step'], 5)}), together {size(total, 5)} "
+        f"(planned {size(planned, 5)}, {found['apart']:+.2%} apart)"
+    )
 
 
 def _weights(held: dict[str, int]) -> str:
@@ -55,7 +81,7 @@ def decode_table(points: Sequence[dict[str, Any]]) -> list[str]:
          f"{p['exchange_ms']:.1f}", *_rates(p), f"{p['tokens_per_s_per_user']:.0f}")
         for p in points
     ]  # fmt: skip
-    return [*aligned([head, *rows]), "* modelled"]
+    return [*aligned([head, *rows], right=range(len(head))), "* modelled"]
 
 
 def prefill_table(points: Sequence[dict[str, Any]]) -> list[str]:
@@ -66,7 +92,7 @@ def prefill_table(points: Sequence[dict[str, Any]]) -> list[str]:
          f"{p['ms']:.1f}", f"{p['floor_ms']:.1f}", f"{p['share']:.0%}", f"{p['exchange_ms']:.1f}", *_rates(p))
         for p in points
     ]  # fmt: skip
-    return [*aligned([head, *rows]), "* modelled"]
+    return [*aligned([head, *rows], right=range(len(head))), "* modelled"]
 
 
 def op_table(entries: Sequence[dict[str, Any]]) -> list[str]:
@@ -84,7 +110,8 @@ def op_table(entries: Sequence[dict[str, Any]]) -> list[str]:
         f"{rest:.3f}",
         f"{rest / total:.1%}",
     )
-    return aligned([("operation", "first operand → result", "calls", "ms", "of all"), *rows, last], left=2)
+    head = ("operation", "first operand → result", "calls", "ms", "of all")
+    return list(aligned([head, *rows, last], right=range(2, len(head))))
 
 
 def beside_release(role: dict[str, Any]) -> Iterator[str]:
@@ -137,15 +164,3 @@ def _routing(point: dict[str, Any]) -> str:
 def _rates(point: dict[str, Any]) -> tuple[str, ...]:
     names = ("tokens_per_s", "tokens_per_s_links_hidden", "tokens_per_s_links_added")
     return tuple(f"{point[name]:,.0f}" for name in names)
-
-
-def aligned(rows: Sequence[Row], left: int = 0) -> list[str]:
-    """Columns as wide as their widest cell; the first `left` begin at the left."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in rows
-    ]

@@ -17,10 +17,11 @@ from deepinfer.config.facts import probe
 from deepinfer.config.runnable import launched, unbuilt
 from deepinfer.config.tasks import Generate
 from deepinfer.engine.asked_grammar import refuse_bad_grammar
+from deepinfer.engine.one_rank import of_a_run
 from deepinfer.engine.unbuilt import device_problem, is_simulated, run_problems
 from deepinfer.plan import render
 from deepinfer.plan.prerequisites import missing_libraries
-from deepinfer.plan.require import missing
+from deepinfer.plan.require import has_devices, missing
 from deepinfer.plan.resolve import resolve
 from deepinfer.plan.types import PlanErrors
 from deepinfer.sampling.params import asked_sampling
@@ -50,8 +51,9 @@ def run(spec: Spec, invocation: Invocation) -> int:
     try:
         plan = resolve(spec, facts, invocation.choices)
     except PlanErrors as error:
-        raise Refused([*error.problems, *files, *_unbuilt_as_asked(spec)]) from error
-    device = device_problem(plan, missing(plan, facts))
+        told = of_a_run(error.problems, spec, facts, invocation.overrides)
+        raise Refused([*told, *files, *_unbuilt_as_asked(spec)]) from error
+    device = device_problem(plan, missing(plan, facts), has_devices(plan, facts))
     if device:
         show(render.text(plan, invocation.overrides))
         print(f"{device.found}: type {device.fix} to run here.", file=sys.stderr)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deepinfer.cli.pareto import GPU, USER, Dot, frontier
+from deepinfer.plan.columns import aligned
 
 if TYPE_CHECKING:
     from deepinfer.cli.points_file import Point
@@ -32,14 +33,8 @@ def table(points: Sequence[Point], marked: Sequence[int] = ()) -> str:
     if any(point.failed for point in points):
         columns.append(_column("exit", "", [str(point.exit_code) if point.failed else "" for point in points]))
         columns.append(_column("why", "", [_cut(point.refusal) for point in points]))
-    widths = [max(map(len, column)) for column in columns]
-    numbers = [_is_number_column(column) for column in columns]
-    rows = [
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(row, widths, numbers)
-        ).rstrip()
-        for row in zip(*columns)
-    ]
+    numbers = [index for index, column in enumerate(columns) if _is_number_column(column)]
+    rows = aligned(list(zip(*columns)), right=numbers)
     return "\n".join(row for index, row in enumerate(rows) if row.strip() or index >= _HEAD)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from deepinfer.config.chips import Fact
-from deepinfer.config.leaves import BytesPerSecond, Component, FlopsPerSecond, Positive, Seconds, Text
+from deepinfer.config.leaves import BytesPerSecond, Component, Count, FlopsPerSecond, Positive, Seconds, Text
 
 PartOf = Annotated[float, Meta(gt=0, le=1)]
 
@@ -38,7 +38,12 @@ class KernelFigures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     power: float = 1.0
     length_s: Seconds = 0.0
     exponent: float = 1.0
-    most_waves: float = 1.0
+    resident: Count = 0  # rows of a multiprocessor at a time; 0: all
+    cached: float = 1.0  # times as fast as from memory, of rows in the second-level cache
+    tile: Positive = 128  # outputs; this and the rest are a product's, see plan/cost/tile_waves.py
+    parts: Positive = 1
+    start: float = 0.0  # columns
+    extra_rows: float = 0.0
 
 
 class OwnKernels(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

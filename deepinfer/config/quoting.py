@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 _PLAIN = re.compile(r"[\w./|%@+:-]+")  # what Hydra reads as one value, and as text where it is no number
@@ -29,6 +30,17 @@ def as_item(text: str) -> str:
 def shell(argument: str) -> str:
     """An argument, quoted if a shell would make something else of it."""
     return shlex.quote(argument) if _SHELL.search(argument) else argument
+
+
+def plan_line(overrides: Sequence[str], *changes: str) -> str:
+    """The plan of the same words, to be typed: all of them but those of the task and of what the `changes` set anew."""
+    anew = ["task", *(_key(change) for change in changes)]
+    words = [word for word in overrides if not f"{_key(word)}.".startswith(tuple(f"{key}." for key in anew))]
+    return " ".join(["deepinfer plan", *map(shell, words), *changes])
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
 
 
 def quoted(key: str, value: str) -> str:

@@ -15,7 +15,7 @@ NOT_BUILT: dict[str, tuple[str | int, ...]] = {
     "executor.kind": ("distributed",),
     "kernels.kind": ("deepseek",),
 }
-MAX_RANKS = 1
+MAX_RANKS, ONE_RANK = 1, "parallel=single"
 INSTEAD = {  # what to type in place of an entry's value
     "task.kind": "deepinfer plan …",
     "hardware.kind": "hardware=cpu",
@@ -35,7 +35,7 @@ def unbuilt(spec: Spec) -> list[Problem]:
             asked = f"hardware: {value}" if path == ARCHITECTURE else f"{path.removesuffix('.kind')}={value}"
             problems.append(not_built(asked, INSTEAD[path]))
     if spec.parallel.num_ranks > MAX_RANKS:
-        problems.append(not_built(f"parallel: {spec.parallel.num_ranks} ranks", "parallel=single"))
+        problems.append(not_built(f"parallel: {spec.parallel.num_ranks} ranks", ONE_RANK))
     return problems
 
 

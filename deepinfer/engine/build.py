@@ -110,7 +110,7 @@ def limits_of(plan: Plan) -> EngineLimits:
         block_tokens=plan.cache.block_tokens,
         eos_token_ids=(config.eos_token_id,),
         watchdog_s=scheduler.watchdog_s,
-        async_depth=scheduler.async_depth,
+        async_depth=int(scheduler.async_depth),
         draft_depth=plan.drafting.depth,
         replay=plan.numerics.replay,
         replay_keep=plan.numerics.replay_keep_tokens,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from msgspec import structs
@@ -12,7 +14,9 @@ from msgspec import structs
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.engine.build_local import Parts
 from deepinfer.engine.build_model import tensor_names, token_classes
+from deepinfer.engine.device import StepOutOfMemory
 from deepinfer.engine.device_assembly import Loaded, assemble
+from deepinfer.engine.device_memory import use_growing_pieces, within_memory
 from deepinfer.engine.device_warm_up import warm_up
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.engine.long_wait import explained
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from deepinfer.speculation.calibration import Calibration
 
 
+Made = TypeVar("Made")
 TIGHT_SHARE = 0.25  # of the usable memory; where more is left over, nobody has to know exactly
 
 
@@ -48,10 +53,11 @@ def device_parts(
     `ops` None: those of the plan on its GPU; else these, on a CPU where the plan is for one.
     """
     notices: list[str] = []
+    use_growing_pieces(_device(plan))
     if ops is None:
         ops, said = _ops(plan)
         notices += said
-    loaded = _load(plan, limits, folder, sampler, grammar, ops)
+    loaded = _with_room(plan, lambda: _load(plan, limits, folder, sampler, grammar, ops))
     if loaded.calibration is not None and loaded.calibration.notice:
         notices.append(loaded.calibration.notice)
     num_blocks = plan.memory[0].num_blocks
@@ -60,8 +66,8 @@ def device_parts(
             fitted = _fitted(loaded)
             num_blocks = fitted.num_blocks
             notices += fitted.notices
-        executor = assemble(loaded, num_blocks, guard=guard)
-        warm_up_s = warm_up(executor, limits)
+        executor = _with_room(plan, lambda: assemble(loaded, num_blocks, guard=guard))
+        warm_up_s = _with_room(plan, lambda: warm_up(executor, limits))
     return Parts(
         model=loaded.model,
         cache=executor.cache,
@@ -71,6 +77,26 @@ def device_parts(
         warm_up_s=warm_up_s if loaded.graphs else 0.0,
         notices=tuple(notices),
     )
+
+
+def _with_room(plan: Plan, work: Callable[[], Made]) -> Made:
+    """What `work` makes. Raises Refused where the device has no memory for it."""
+    try:
+        return within_memory(work, _device(plan))
+    except StepOutOfMemory as error:
+        memory = plan.memory[0]
+        why = f"weights, state and cache are planned to take {memory.device_bytes / 2**30:,.1f} GiB of it"
+        fix = f"cache.num_blocks={max(1, memory.num_blocks // 2)}"
+        problem = Problem(
+            asked=f"{plan.model.name} on {plan.hardware.name}", found=str(error), why=why, fix=fix, code=ExitCode.MEMORY
+        )
+        raise Refused([problem]) from None
+
+
+def _device(plan: Plan) -> torch.device:
+    import torch
+
+    return torch.device(plan.hardware.kind)
 
 
 def _is_tight(memory: RankMemory) -> bool:
@@ -87,8 +113,8 @@ def _fitted(loaded: Loaded) -> Fitted:
     plan = loaded.plan
     few = probe_blocks(plan.memory[0], loaded.limits)
     limits = structs.replace(loaded.limits, num_blocks=few)
-    executor = assemble(loaded, few)
-    warm_up(executor, limits)
+    executor = _with_room(plan, lambda: assemble(loaded, few))
+    _with_room(plan, partial(warm_up, executor, limits))
     profile = profile_memory(executor, limits)
     executor.close()
     del executor
@@ -105,9 +131,7 @@ def _load(
     grammar: GrammarDesk | None,
     ops: DeviceOps,
 ) -> Loaded:
-    import torch
-
-    device, module, calibration = torch.device(plan.hardware.kind), None, None
+    device, module, calibration = _device(plan), None, None
     stored, classes = _stored(plan, folder)
     model = _model(plan, stored, classes, ops, device)
     if plan.drafting.num_draft_layers:
@@ -142,7 +166,11 @@ def _ops(plan: Plan) -> tuple[DeviceOps, tuple[str, ...]]:
     if problems := refusals(*asked, block_tokens=blocks):
         why = "; ".join(problems)
         raise Refused([Problem(asked=f"kernels={backend}", found=why, fix="kernels=reference", code=ExitCode.OTHER)])
-    return device_ops(*asked, block_tokens=blocks)
+    ops, general = device_ops(*asked, block_tokens=blocks)
+    if not general:
+        return ops, ()
+    told = f"{len(general)} groups of operations have general kernels, which are slower than those for V4.1's widths"
+    return ops, (f"{told}: deepinfer plan names them",)
 
 
 def _stored(plan: Plan, folder: Path | None) -> tuple[dict[str, Tensor], np.ndarray | None]:

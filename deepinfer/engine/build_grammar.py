@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from deepinfer.config.machine import Host
 from deepinfer.engine.unbuilt import is_simulated
 from deepinfer.sampling.grammar.backend import LateBackend, Vocabulary
 from deepinfer.sampling.grammar.desk import GrammarDesk
@@ -12,6 +13,9 @@ from deepinfer.sampling.grammar.desk import GrammarDesk
 if TYPE_CHECKING:
     from deepinfer.plan.types import Plan
     from deepinfer.sampling.tokenizer import BpeTokenizer
+
+
+MOST_THREADS = 8  # that share the grammars of a step: half of the cores, for others compute beside them
 
 
 def build_grammar(plan: Plan, tokenizer: BpeTokenizer | None) -> GrammarDesk | None:
@@ -28,6 +32,7 @@ def build_grammar(plan: Plan, tokenizer: BpeTokenizer | None) -> GrammarDesk | N
         vocabulary,
         compile_timeout_s=float(node.settings["compile_timeout_s"]),
         drafting=any(node.name == "drafter" and node.implementation for node in plan.graph),
+        threads=min(MOST_THREADS, Host().cores // 2),
     )
 
 

@@ -112,6 +112,10 @@ class DecodeState:
         self.drafts_NK[slots] = drafts.token_ids
         self.confidence_NK[slots] = drafts.confidence
 
+    def forget_drafts(self, slots: np.ndarray) -> None:
+        """None of `slots` has drafts any more."""
+        self.drafts_NK[slots] = NO_TOKEN
+
     def plant_drafts(self, slots: np.ndarray, number: int) -> Drafts:
         """`number` drafts for each of `slots`, of any token and all as likely, for steps that are only timed."""
         made = Drafts(np.full((len(slots), self.depth), NO_TOKEN), np.full((len(slots), self.depth), 0.5, np.float32))

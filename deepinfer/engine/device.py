@@ -12,8 +12,16 @@ from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import Executor, SampleInput, SamplingParams, StepPlan
 
 
+class StepOutOfMemory(RuntimeError):
+    """A step was not carried out: its device has no memory for it. Nothing of it counts; what was there before still does."""
+
+
 class TimedExecutor(Executor, Protocol):
-    """An executor that says where its time went."""
+    """An executor that says where its time went.
+
+    Its `submit` and `sample`, or `collect` in their place, raise StepOutOfMemory for a step that is lost; the next one may be
+    submitted then.
+    """
 
     @property
     def times(self) -> ExecutorTimes: ...

@@ -17,6 +17,7 @@ import torch
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.device_clock import LaunchGuard, Mark
 from deepinfer.engine.device_forward import ForwardLanes, Pass
+from deepinfer.engine.device_memory import if_memory_suffices, within_memory
 from deepinfer.engine.device_sampling import Asked, Launch, SamplingLane, keep_on_device, nothing_sampled
 from deepinfer.engine.live_rows import live_rows
 from deepinfer.engine.prompt_logprobs import prompt_logprobs
@@ -63,11 +64,12 @@ class DeviceExecutor:
         self._submitted: Flight | None = None
         self._sampled: Flight | None = None  # its results are outstanding
         self._log: list[Callable[[], None]] = []  # what waits for them
+        self._entering: dict[int, tuple[np.ndarray, int]] = {}  # slot → prompt and end: not on the device yet
         self._output: StepOutput | None = None
 
     def submit(self, plan: StepPlan) -> None:
         assert self._submitted is None, "the step before this one was not sampled"
-        self._submitted = self._launch(plan)
+        self._submitted = within_memory(lambda: self._launch(plan), self.device)
 
     @property
     def row_sizes(self) -> Sequence[int]:
@@ -91,6 +93,8 @@ class DeviceExecutor:
 
     def _launch(self, plan: StepPlan) -> Flight:
         self._use_threads()
+        for slot in list(self._entering):
+            self._enter(slot)
         flying = None if self._sampled is None else self._sampled.launch
         before = None if flying is None else flying.drafted
         if self.lanes.stays_on_device(plan):
@@ -106,7 +110,11 @@ class DeviceExecutor:
 
     @torch.inference_mode()
     def sample(self, sample: SampleInput) -> None:
-        flight, self._submitted = self._submitted, None
+        flights = [self._submitted]
+        self._submitted = None
+        within_memory(lambda: self._sample(flights.pop(), sample), self.device)
+
+    def _sample(self, flight: Flight | None, sample: SampleInput) -> None:
         assert flight is not None, "there is no step to sample"
         self._settle()
         self._use_threads()
@@ -162,10 +170,12 @@ class DeviceExecutor:
         self.sampler.prepare(params)
 
     def admit(self, slot: int, request: Request, length_end: int) -> None:
-        self.sequences.admit(slot, request.prompt_ids, length_end)
+        self._entering[slot] = request.prompt_ids, length_end
+        if_memory_suffices(lambda: self._enter(slot), self.device)
         self._in_order(lambda: self._admit(slot, request, length_end))
 
     def release(self, slot: int) -> None:
+        self._entering.pop(slot, None)
         self._in_order(lambda: self._release(slot))
 
     def poison(self, blocks: np.ndarray, slot: int) -> None:
@@ -191,6 +201,10 @@ class DeviceExecutor:
             call()
         else:
             self._log.append(call)
+
+    def _enter(self, slot: int) -> None:
+        self.sequences.admit(slot, *self._entering[slot])
+        del self._entering[slot]
 
     def _admit(self, slot: int, request: Request, length_end: int) -> None:
         self.state.admit(slot, request.prompt_ids, length_end)

@@ -1,15 +1,16 @@
-"""The forward pass of a step on a device, on one of two lanes.
+"""The forward pass of a step on a device, on the device's lane or the host's.
 
-The decode lane runs steps of running answers alone: their rows are resolved on the device, from what earlier steps left there,
-so that the host need not know them. The host lane runs everything else (chunks of prompts, restores, snapshots) from rows that
-the host resolved, which it can only do once it knows the results of the step before.
+The device's lane resolves rows there, from what earlier steps left, so that the host need not know them and nothing waits. It
+takes steps of running answers alone, and those with chunks of prompts that fit a graph. States are copied into snapshots from
+the plan alone. The host's lane launches other chunks piece by piece, from rows that the host resolved, which it can only do
+once it knows the results of the step before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -19,22 +20,24 @@ from deepinfer.engine.decode_state import DecodeState, Resolved
 from deepinfer.interfaces import StepInput, StepPlan
 from deepinfer.model.fused.decode_sizes import graph_sizes
 from deepinfer.model.fused.glue import to_device
+from deepinfer.model.fused.state_copies import restore_states, save_states
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from deepinfer.model.cache_storage import ModelCache
-    from deepinfer.model.fused.decode_step import DecodeRows, DecodeStep
+    from deepinfer.model.fused.chunk_step import ChunkStep
+    from deepinfer.model.fused.decode_step import DecodeStep
     from deepinfer.model.fused.model import FusedModel
     from deepinfer.model.fused.sequences import DeviceSequences
 
 
 class Observer(Protocol):
-    """A drafter on the device that wants the features of every row."""
+    """A drafter on the device that wants the features of every row; those of the device's lane it gets from its steps."""
 
     def observe(self, step: StepInput, features_TF: Tensor) -> None: ...
 
-    def observe_rows(self, rows: DecodeRows) -> None: ...
+    def begin(self, slots: np.ndarray, floor_S: np.ndarray) -> None: ...
 
 
 @dataclass(slots=True)
@@ -47,7 +50,9 @@ class Pass:
 
 
 class ForwardLanes:
-    """Launches passes. `decode` None leaves every step to the host lane; `observer` None: nobody wants features."""
+    """Launches passes. The device's lane has `decode` for running answers and `chunks` for steps with prompts; steps of which
+    it lacks the one are the host's. `observer` None: nobody wants features.
+    """
 
     def __init__(
         self,
@@ -58,18 +63,22 @@ class ForwardLanes:
         *,
         decode: DecodeStep | None,
         observer: Observer | None,
+        chunks: ChunkStep | None = None,
     ) -> None:
         self.model, self.cache, self.state, self.sequences = model, cache, state, sequences
-        self.decode, self.observer = decode, observer
+        self.decode, self.observer, self.chunks = decode, observer, chunks
 
     def close(self) -> None:
         """Give back what graphs hold."""
-        if self.decode is not None:
-            self.decode.close()
+        for lane in (self.decode, self.chunks):
+            if lane is not None:
+                lane.close()
 
     def stays_on_device(self, plan: StepPlan) -> bool:
-        """Whether the decode lane takes the step."""
-        return self.decode is not None and not (len(plan.chunk_starts) or len(plan.restores) or len(plan.snapshots))
+        """Whether the device's lane takes the step. The first with chunks of a size takes a while: see `ChunkStep.takes`."""
+        if plan.num_decode == len(plan.slots):
+            return self.decode is not None
+        return self.chunks is not None and self.chunks.takes(plan)
 
     @property
     def row_sizes(self) -> Sequence[int]:
@@ -83,18 +92,33 @@ class ForwardLanes:
             self.decode.row_sizes = sizes
 
     def make_ready(self, plan: StepPlan) -> None:
-        """Whatever the decode lane needs once for steps of this size, such as a graph; it may take a while, and wait."""
-        assert self.decode is not None, "there is no decode lane"
-        self.decode.capture(len(plan.slots), plan.num_drafts, plan.block_tables.shape[1])
+        """Whatever the device's lane needs once for steps of this size, such as a graph; it may take a while, and wait."""
+        if plan.num_decode == len(plan.slots):
+            assert self.decode is not None, "there is no decode lane"
+            self.decode.capture(len(plan.slots), plan.num_drafts, plan.block_tables.shape[1])
+
+    def capture_chunks(self) -> None:
+        """Graphs of steps with chunks of all numbers of rows, of sequences that are not very long, ahead of the first."""
+        if self.chunks is not None:
+            for rows in self.chunks.row_sizes[::-1]:  # the largest makes the memory of all
+                self.chunks.capture(rows, num_blocks=1)
 
     @torch.inference_mode()
     def launch_decode(self, plan: StepPlan) -> Pass:
         """Launches only. The device's own knowledge of its sequences is complete: all earlier calls are in its queue."""
+        if plan.num_decode < len(plan.slots):
+            return self._launch_chunks(plan)
         assert self.decode is not None, "there is no decode lane"
-        rows = self.decode(plan)
-        if self.observer is not None:
-            self.observer.observe_rows(rows)
+        restore_states(self.cache, plan.restores)
+        rows = self.decode(_without_states(plan))
+        save_states(self.cache, plan.slots, plan.snapshots)
         return Pass(plan, rows.hidden_TD)
+
+    def _launch_chunks(self, plan: StepPlan) -> Pass:
+        assert self.chunks is not None, "there is no lane for chunks"
+        if self.observer is not None:
+            self.observer.begin(plan.slots[plan.num_decode :], plan.upper_from[plan.num_decode :])
+        return Pass(plan, self.chunks(plan))
 
     @torch.inference_mode()
     def launch_host(self, plan: StepPlan) -> Pass:
@@ -107,6 +131,8 @@ class ForwardLanes:
             states = self._states(going_on) if len(going_on) else None
             return Pass(plan, self._forward(resolved.step), resolved)
         # Once more, outside of any handler: its traceback would hold on to all that the first run made.
+        if self.cache.state.is_cuda:
+            torch.cuda.synchronize()  # a second stream may still read what is given back here
         torch.cuda.empty_cache()  # pieces of other sizes; whatever the step has written it writes again
         if states is not None:
             self.cache.state.index_copy_(0, *states)
@@ -124,3 +150,10 @@ class ForwardLanes:
         hidden_TD, features_TF = self.model.forward_with_features(step, self.cache)
         self.observer.observe(step, features_TF)
         return hidden_TD
+
+
+def _without_states(plan: StepPlan) -> StepPlan:
+    """The pass itself brings no states."""
+    if not (len(plan.restores) or len(plan.snapshots)):
+        return plan
+    return replace(plan, restores=plan.restores[:0], snapshots=plan.snapshots[:0])

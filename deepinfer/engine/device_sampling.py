@@ -18,6 +18,7 @@ import torch
 
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.device_clock import DeviceClock, Mark
+from deepinfer.engine.device_memory import if_memory_suffices
 from deepinfer.engine.drafting import draft
 from deepinfer.engine.live_rows import drafts_of_all, expand
 from deepinfer.interfaces import Drafter, Drafts, StepOutput, Verified, Verifier, VerifyRows
@@ -107,7 +108,16 @@ class DeviceLane:
             assert self.graphs is not None
             self.graphs.make_ready(passed.hidden_TD, picked, asked.rows)
         if asked.draft and self.drafter is not None:
-            self.drafter.capture(len(asked.rows.slots), self.sequences)
+            asked.draft = self._drafts_fit(self.drafter, len(asked.rows.slots))
+
+    def _drafts_fit(self, drafter: DeviceDSpark, num_sequences: int) -> bool:
+        """Whether there is memory for a round; a step does without drafts where there is none."""
+
+        def capture() -> bool:
+            drafter.capture(num_sequences, self.sequences)
+            return True
+
+        return bool(if_memory_suffices(capture, self.device))
 
     def _in_graph(self, passed: Pass, asked: Asked) -> bool:
         """A graph reads hidden states where the decode lane leaves them."""
@@ -125,8 +135,14 @@ class DeviceLane:
             self.sequences.append(results.slots_S, results.token_T, results.starts_X, results.counts_S)
         sampled, drafts = self.clock.mark(), None
         if asked.draft and self.drafter is not None:
-            drafts = self.drafter.launch(asked.rows.slots, self.sequences)
+            drafts = self._draft(self.drafter, asked.rows.slots)
         return Launch(asked, chosen, sampled, self.clock.mark(), results, drafts)
+
+    def _draft(self, drafter: DeviceDSpark, slots: np.ndarray) -> DraftsOnTheWay | None:
+        drafts = if_memory_suffices(lambda: drafter.launch(slots, self.sequences), self.device)
+        if drafts is None:
+            self.sequences.forget_drafts(slots)
+        return drafts
 
     def finish(self, launch: Launch) -> StepOutput:
         assert launch.results is not None
@@ -143,8 +159,9 @@ class DeviceLane:
         return output
 
     def close(self) -> None:
-        if self.graphs is not None:
-            self.graphs.close()
+        for part in (self.graphs, self.drafter):
+            if part is not None:
+                part.close()
 
 
 class HostLane:
@@ -184,11 +201,20 @@ class HostLane:
         sampled = self.clock.mark()
         if asked.draft and self.drafter is not None:
             going = self.state.goes_on(rows.slots, verified)
-            made = draft(self.drafter, self.verifier, self.state, self.grammar, rows.slots, verified, going)
-            if going.any():
-                keep_on_device(self.sequences, rows.slots[going], made)
-            output.drafts = drafts_of_all(made, going, asked.alive)
+            made = if_memory_suffices(lambda: self._draft(rows.slots, verified, going), self.device)
+            if made is None:
+                self.state.forget_drafts(rows.slots)
+                self.sequences.forget_drafts(rows.slots)
+            else:
+                output.drafts = drafts_of_all(made, going, asked.alive)
         return Launch(asked, chosen, sampled, self.clock.mark(), output=output)
+
+    def _draft(self, slots: np.ndarray, verified: Verified, going: np.ndarray) -> Drafts:
+        assert self.drafter is not None
+        made = draft(self.drafter, self.verifier, self.state, self.grammar, slots, verified, going)
+        if going.any():
+            keep_on_device(self.sequences, slots[going], made)
+        return made
 
     def finish(self, launch: Launch) -> StepOutput:
         assert launch.output is not None

@@ -1,6 +1,6 @@
-"""Coupled verification for drafters on the host: the device's sampler chooses the tokens, the host waits for them.
+"""Verification for drafters on the host: the device's sampler chooses the tokens, the host waits for them.
 
-So their bits, and those of their log probabilities, are those of an engine that drafts nothing.
+Under coupled verification their bits, and those of their log probabilities, are those of an engine that drafts nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class DeviceVerifier:
-    """A Verifier of logits on the device; `coupled` remembers what is drafted."""
+    """A Verifier of logits on the device; `coupled` remembers what is drafted. Under rejection sampling drafts are proposed for
+    certain, never drawn."""
 
     def __init__(self, sampler: DeviceSampler, coupled: Verifier, clock: DeviceClock) -> None:
         self._sampler, self._coupled, self._clock = sampler, coupled, clock

@@ -1,4 +1,8 @@
-"""A prompt and a few decode steps of a request that nobody sent, so that kernels are compiled before the first real one."""
+"""Prompts and a few decode steps of requests that nobody sent, so that kernels are compiled before the first real one.
+
+Where steps are graphs, those with chunks are captured for all numbers of rows, and answers are run in batches of a few sizes:
+the first requests wait for no capture, whatever their prompts.
+"""
 
 from __future__ import annotations
 
@@ -9,44 +13,56 @@ import numpy as np
 from deepinfer.engine.device import run_step
 from deepinfer.engine.device_executor import DeviceExecutor
 from deepinfer.engine.limits import EngineLimits
+from deepinfer.engine.step_plan import decode_plan
 from deepinfer.interfaces import Request, SamplingParams, StepPlan
 
 PROMPT_ROWS = 4  # even and odd positions, and a chunk longer than one row
 DECODE_STEPS = 2
+BATCHES = (1, 2, 4, 8, 16)  # sequences
 ASKED = SamplingParams(temperature=1.0, seed=0)
 
 
 def warm_up(executor: DeviceExecutor, limits: EngineLimits) -> float:
     """Seconds that it took. It leaves nothing behind that a request reads."""
     started_s = time.perf_counter()
-    prompt = np.ones(min(PROMPT_ROWS, limits.max_model_len - 1), dtype=np.int64)
-    request = Request(request_id=-1, prompt_ids=prompt, params=ASKED, seed=0)
-    length_end = min(limits.max_model_len, len(prompt) + DECODE_STEPS * (1 + limits.draft_depth) + 1)
-    executor.admit(0, request, length_end)
-    run_step(executor, _plan(prompt, length_end, limits))
-    for _ in range(DECODE_STEPS):
-        if executor.state.num_tokens[0] < length_end:
-            run_step(executor, _plan(None, length_end, limits))
-    executor.release(0)
+    executor.lanes.capture_chunks()
+    batches = BATCHES if executor.lanes.chunks is not None else BATCHES[:1]
+    for count in batches:
+        if count <= limits.max_num_seqs and count * PROMPT_ROWS <= max(PROMPT_ROWS, limits.max_num_batched_tokens):
+            _run(executor, np.arange(count), limits)
     executor.forget_times()
     return time.perf_counter() - started_s
 
 
-def _plan(prompt: np.ndarray | None, length_end: int, limits: EngineLimits) -> StepPlan:
-    """The prompt as one chunk, or the decode step behind it; drafts where the engine makes any."""
-    nothing, zero = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    chunk = prompt is not None
+def _run(executor: DeviceExecutor, slots: np.ndarray, limits: EngineLimits) -> None:
+    """The same short prompt in all `slots`, and the first tokens of its answers; drafts where the engine makes any."""
+    rows = min(PROMPT_ROWS, limits.max_model_len - 1)
+    length_end = min(limits.max_model_len, rows + DECODE_STEPS * (1 + limits.draft_depth) + 1)
+    request = Request(request_id=-1, prompt_ids=np.ones(rows, dtype=np.int64), params=ASKED, seed=0)
+    for slot in slots.tolist():
+        executor.admit(slot, request, length_end)
+    tables = np.zeros((len(slots), limits.blocks_for(length_end)), dtype=np.int64)
+    run_step(executor, _prompts(slots, tables, rows, draft=limits.draft_depth > 0))
+    num_drafts = len(slots) * limits.draft_depth
+    for _ in range(DECODE_STEPS):
+        if (executor.state.num_tokens[slots] < length_end).all():
+            run_step(executor, decode_plan(slots, tables, num_drafts=num_drafts, draft=num_drafts > 0))
+    for slot in slots.tolist():
+        executor.release(slot)
+
+
+def _prompts(slots: np.ndarray, tables: np.ndarray, rows: int, *, draft: bool) -> StepPlan:
+    zeros = np.zeros(len(slots), dtype=np.int64)
     return StepPlan(
-        slots=zero,
-        num_decode=0 if chunk else 1,
-        block_tables=np.zeros((1, -(-length_end // limits.block_tokens)), dtype=np.int64),
-        chunk_starts=zero if chunk else nothing,
-        chunk_rows=np.array([len(prompt)]) if prompt is not None else nothing,
-        chunk_tokens=nothing if prompt is None else prompt,
-        chunk_sampled=np.ones(int(chunk), dtype=bool),
-        window_from=zero,
-        upper_from=zero,
-        write_from=zero,
-        num_drafts=0 if chunk else limits.draft_depth,
-        draft=limits.draft_depth > 0,
+        slots=slots,
+        num_decode=0,
+        block_tables=tables,
+        chunk_starts=zeros,
+        chunk_rows=zeros + rows,
+        chunk_tokens=np.ones(len(slots) * rows, dtype=np.int64),
+        chunk_sampled=np.ones(len(slots), dtype=bool),
+        window_from=zeros,
+        upper_from=zeros,
+        write_from=zeros,
+        draft=draft,
     )

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from deepinfer.engine.booking import Committed
-from deepinfer.engine.device import TimedExecutor
+from deepinfer.engine.device import StepOutOfMemory, TimedExecutor
 from deepinfer.engine.events import TokenEvent
 from deepinfer.engine.grammar_line import GrammarLine
 from deepinfer.engine.limits import EngineLimits, RequestRefused, check_prompt, check_prompt_logprobs, max_total_tokens
@@ -27,6 +27,7 @@ from deepinfer.engine.prompt_progress import PromptProgress
 from deepinfer.engine.scheduler import Scheduler
 from deepinfer.engine.seeds import SeedSource, sequence_key
 from deepinfer.engine.stats import EngineStats, Totals, engine_stats
+from deepinfer.engine.step_loss import give_way, too_large
 from deepinfer.engine.step_plan import ScheduledStep
 from deepinfer.engine.watchdog import Watchdog
 from deepinfer.interfaces import FinishReason, Request, SampleInput, SamplingParams, StepOutput, VerifyLengths
@@ -145,15 +146,17 @@ class Engine:
         self._admit_compiled(events)
         scheduled = self.scheduler.schedule() if self.scheduler.unfinished else None
         self.newly_admitted = [one.request.request_id for one in scheduled.admitted] if scheduled else []
+        lost = None
         if scheduled is not None:
-            self._submit(scheduled)
+            lost = self._submit(scheduled)
         elif self.unfinished and self._flying is None:
             self._wait_for_grammars()
         if self.limits.async_depth:
             events += self._settle()
         if scheduled is not None:
-            self.executor.sample(self._sample_input(scheduled, events))
-            self._flying = scheduled
+            lost = lost or self._sample(scheduled, events)
+            if lost:
+                self._lose(scheduled, lost, events)
         if not self.limits.async_depth:
             events += self._settle()
         self._totals.step_s += self.clock() - started_s
@@ -174,19 +177,53 @@ class Engine:
         self.grammars.close()
         self.executor.close()
 
-    def _submit(self, scheduled: ScheduledStep) -> None:
+    def _submit(self, scheduled: ScheduledStep) -> StepOutOfMemory | None:
+        """Returns why the step was not carried out, where it was not."""
         self._totals.steps_ahead += self._flying is not None
         for admission in scheduled.admitted:
             self.executor.admit(admission.slot, admission.request, admission.length_end)
             self.grammars.attach(admission.slot, admission.request)
-        self.executor.submit(scheduled.plan)
+        try:
+            self.executor.submit(scheduled.plan)
+        except StepOutOfMemory as error:
+            return error.with_traceback(None)
+        return None
+
+    def _sample(self, scheduled: ScheduledStep, events: list[TokenEvent]) -> StepOutOfMemory | None:
+        """The same for the rest of the step."""
+        sample = self._sample_input(scheduled, events)
+        try:
+            self.executor.sample(sample)
+        except StepOutOfMemory as error:
+            return error.with_traceback(None)
+        self._flying = scheduled
+        return None
+
+    def _lose(self, scheduled: ScheduledStep, why: StepOutOfMemory, events: list[TokenEvent]) -> None:
+        """A step for which memory did not suffice: its sequences are computed again in smaller ones."""
+        self.scheduler.counts.lost_steps += 1
+        refused = give_way(self.scheduler, scheduled)
+        self._watchdog.expect(-(-self.limits.max_model_len // self.scheduler.rows.now))
+        table, slots = self.scheduler.table, scheduled.plan.slots
+        for request_id in refused:
+            event = next((event for event in events if event.request_id == request_id), None)
+            if event is None:
+                events.append(event := TokenEvent(request_id, []))
+            event.finish_reason = "error"
+            event.error = too_large(str(why), int(table.num_tokens[slots[0]]), self.limits)
+        self._end(dict.fromkeys(refused, "error"))
 
     def _settle(self) -> list[TokenEvent]:
         """Wait for the step in flight and book what it brought."""
         if self._flying is None:
             return []
         scheduled, self._flying = self._flying, None
-        output = self.executor.collect()
+        try:
+            output = self.executor.collect()
+        except StepOutOfMemory as error:
+            events: list[TokenEvent] = []
+            self._lose(scheduled, error, events)
+            return events
         committed = self.scheduler.commit(scheduled, output)
         return self._tell(scheduled, output, committed)
 

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from deepinfer.engine.device import TimedExecutor
+from deepinfer.engine.device import StepOutOfMemory, TimedExecutor
 from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepOutput, StepPlan
 
@@ -26,11 +26,13 @@ _Results = SimpleQueue[StepOutput | BaseException]
 class ThreadedExecutor:
     """`inner` is used by the thread alone from now on, but for `prepare`, which it must allow beside a running step.
 
-    What it raises in the thread ends the thread, and comes out of `collect`: of the one whose step it was, and of all later.
+    What it raises in the thread ends the thread, and comes out of `collect`: of the one whose step it was, and of all later. A
+    step that is lost for want of memory comes out of its own `collect` alone.
     """
 
     def __init__(self, inner: TimedExecutor) -> None:
         self.inner = inner
+        self._lost: list[StepOutOfMemory] = []  # of the step that was submitted last; the thread's own
         self._calls: _Calls = SimpleQueue()
         self._results: _Results = SimpleQueue()
         self._thread = threading.Thread(
@@ -44,20 +46,35 @@ class ThreadedExecutor:
         return self.inner.times
 
     def submit(self, plan: StepPlan) -> None:
-        inner = self.inner
-        self._calls.put(lambda: inner.submit(plan))
-
-    def sample(self, sample: SampleInput) -> None:
-        inner, results = self.inner, self._results
+        inner, lost = self.inner, self._lost
 
         def run() -> None:
-            inner.sample(sample)
-            results.put(inner.collect())
+            try:
+                inner.submit(plan)
+            except StepOutOfMemory as error:
+                lost.append(error.with_traceback(None))
+
+        self._calls.put(run)
+
+    def sample(self, sample: SampleInput) -> None:
+        inner, results, lost = self.inner, self._results, self._lost
+
+        def run() -> None:
+            if lost:
+                results.put(lost.pop())
+                return
+            try:
+                inner.sample(sample)
+                results.put(inner.collect())
+            except StepOutOfMemory as error:
+                results.put(error.with_traceback(None))
 
         self._calls.put(run)
 
     def collect(self) -> StepOutput:
         result = self._results.get()
+        if isinstance(result, StepOutOfMemory):
+            raise result
         if isinstance(result, BaseException):
             self._results.put(result)  # whoever asks again hears the same
             raise result

@@ -97,9 +97,9 @@ class GrammarLine:
         """Index in `slots` → packed masks of its rows, for living sequences under a grammar."""
         desk = self._desk
         assert desk is not None
-        return {
-            r: desk.masks(slot, drafts_NK[slot]) for r, slot in enumerate(slots.tolist()) if alive[r] and desk.has(slot)
-        }
+        places = [r for r, slot in enumerate(slots.tolist()) if alive[r] and desk.has(slot)]
+        under = slots[places]
+        return dict(zip(places, desk.masks_of(under.tolist(), drafts_NK[under])))
 
     def advance(self, slots: np.ndarray, events: list[TokenEvent]) -> dict[int, str]:
         """Tell the matchers what was committed. Index → why its grammar cannot go on.
@@ -108,16 +108,12 @@ class GrammarLine:
         """
         desk = self._desk
         assert desk is not None
+        under = {slot: index for index, slot in enumerate(slots.tolist()) if desk.has(slot)}
         errors = {}
-        for index, slot in enumerate(slots.tolist()):
-            event = events[index]
-            for number in range(len(event.token_ids) if desk.has(slot) else 0):
-                error = desk.advance(slot, event.token_ids[number : number + 1])
-                if error:
-                    errors[index] = error
-                    event.token_ids = event.token_ids[: number + 1]
-                    event.logprobs = event.logprobs[: number + 1] if event.logprobs else None
-                    break
+        for slot, (number, error) in desk.advance_all({slot: events[i].token_ids for slot, i in under.items()}).items():
+            errors[under[slot]], event = error, events[under[slot]]
+            event.token_ids = event.token_ids[: number + 1]
+            event.logprobs = event.logprobs[: number + 1] if event.logprobs else None
         return errors
 
     def close(self) -> None:

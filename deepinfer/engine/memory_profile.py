@@ -6,12 +6,14 @@ The plan's figures stand beside the measured ones; where they are further apart 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from deepinfer.config.errors import ExitCode, Problem, Refused
+from deepinfer.engine.device import StepOutOfMemory
 from deepinfer.engine.device_executor import DeviceExecutor
+from deepinfer.engine.device_memory import held_bytes
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.engine.worst_steps import run_worst_steps
 
@@ -30,6 +32,7 @@ class MemoryProfile:
 
     `held`: allocated between steps without cache blocks: weights, states, tables, what graphs keep. `step`: most that the worst
     steps had besides. `blocks`: of the cache blocks that there were. `free`: that nobody has. `total`: of the device.
+    `outside`: of the rest, what torch's allocator knows nothing of: the driver's context, kernels' code, other processes.
     """
 
     held: int
@@ -37,6 +40,7 @@ class MemoryProfile:
     blocks: int
     free: int
     total: int
+    outside: int = 0
 
     @property
     def for_blocks(self) -> int:
@@ -57,6 +61,18 @@ class Fitted:
     notices: tuple[str, ...] = ()
 
 
+class PlannedBytes(NamedTuple):
+    """What a plan says of a rank without cache blocks: as `MemoryProfile` splits it."""
+
+    held: int
+    step: int
+
+
+def planned_bytes(memory: RankMemory) -> PlannedBytes:
+    device = sum(item.num_bytes for item in memory.items if item.place == "device" and item.name != "kv_pool")
+    return PlannedBytes(device - memory.step_bytes, memory.step_bytes)
+
+
 def probe_blocks(memory: RankMemory, limits: EngineLimits) -> int:
     """Blocks of the cache that is profiled: few, for the rest is what is asked after; no more than there will be."""
     return min(memory.num_blocks, max(PROBE_BLOCKS, limits.max_num_seqs))
@@ -72,14 +88,20 @@ def profile_memory(executor: DeviceExecutor, limits: EngineLimits) -> MemoryProf
     try:
         run_worst_steps(executor, limits)
         torch.cuda.synchronize(device)
-    except torch.cuda.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, StepOutOfMemory) as error:
         raise Refused([_too_large(limits, device)]) from error
     peak, allocated = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     blocks = executor.cache.blocks.nbytes
-    pooled = torch.cuda.memory_reserved(device) - allocated  # what graphs keep without using it between replays
-    return MemoryProfile(held=allocated + pooled - blocks, step=peak - allocated, blocks=blocks, free=free, total=total)
+    return MemoryProfile(
+        held=held_bytes(device) - blocks,
+        step=peak - allocated,
+        blocks=blocks,
+        free=free,
+        total=total,
+        outside=total - free - torch.cuda.memory_reserved(device),
+    )
 
 
 def fit_blocks(profile: MemoryProfile, memory: RankMemory, block_bytes: int, wanted: int | None = None) -> Fitted:
@@ -110,15 +132,14 @@ def fit_blocks(profile: MemoryProfile, memory: RankMemory, block_bytes: int, wan
 
 def _differences(profile: MemoryProfile, memory: RankMemory) -> list[str]:
     """Where plan and device are further apart than `CLOSE`."""
-    planned = sum(item.num_bytes for item in memory.items if item.place == "device" and item.name != "kv_pool")
-    apart = profile.needed - planned
+    planned = planned_bytes(memory)
+    apart = profile.needed - sum(planned)
     if abs(apart) <= CLOSE * profile.needed:
         return []
-    workspace = memory.item("workspace").num_bytes
     return [
-        f"memory: the plan has {_said(planned)} beside cache blocks, measured were {_said(profile.needed)} "
-        f"({apart / profile.needed:+.1%}): held {_said(profile.held)} (planned {_said(planned - workspace)}), the largest step "
-        f"{_said(profile.step)} (planned {_said(workspace)}, an estimate); the measured figures were used"
+        f"memory: the plan has {_said(sum(planned))} beside cache blocks, measured were {_said(profile.needed)} "
+        f"({apart / profile.needed:+.1%}): held {_said(profile.held)} (planned {_said(planned.held)}), the largest step "
+        f"{_said(profile.step)} (planned {_said(planned.step)}, an estimate); the measured figures were used"
     ]
 
 

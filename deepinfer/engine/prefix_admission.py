@@ -113,6 +113,12 @@ class PrefixAdmission:
             self.cache.settle(request_id, boundary, snapshot, decoding=s < plan.num_decode)
         self.cache.unpin(plan.restores[:, 1])
 
+    def lose(self, scheduled: ScheduledStep) -> None:
+        """A step was not carried out: what it should have saved is not there, and it restores nothing any more."""
+        for s, boundary, snapshot in scheduled.plan.snapshots.tolist():
+            self.cache.settle(None, boundary, snapshot, decoding=s < scheduled.plan.num_decode)
+        self.cache.unpin(scheduled.plan.restores[:, 1])
+
     def tell(self, events: list[TokenEvent]) -> None:
         """Put what is not told yet on the events of its sequences."""
         for event in events if self.news else ():

@@ -7,7 +7,8 @@ Rules, in the order in which they are applied to every step:
    priority is never a victim of others, and any single request fits alone (`limits.max_total_tokens`), so something always
    moves.
 2. Prompts go on where they stopped, oldest first, then new ones are admitted: by priority, then in order of submission, never
-   past one that does not fit yet. While answers run, at most `max_prefill_tokens` prompt rows join a step.
+   past one that does not fit yet, unless it is a slot that is lacking: who was preempted has one. While answers run, at most
+   `max_prefill_tokens` prompt rows join a step.
 3. An admitted sequence gets all blocks of its known tokens at once. A preempted one keeps its slot, its tokens and its
    sampling state and loses its blocks; its tokens, generated ones included, are computed again when it returns.
 4. Drafts fill what is left of the step, as many as `lengths` finds worth checking.
@@ -32,6 +33,7 @@ from deepinfer.engine.limits import EngineLimits
 from deepinfer.engine.prefix_admission import PrefixAdmission
 from deepinfer.engine.sequences import DECODE, NO_ID, PREEMPTED, PREFILL, SequenceTable
 from deepinfer.engine.stats import SchedulerCounts
+from deepinfer.engine.step_loss import RowLimit
 from deepinfer.engine.step_plan import Admission, ScheduledStep, make_step
 from deepinfer.engine.waiting import NO_SLOT, Entry, WaitingLine
 from deepinfer.interfaces import Request, StepOutput, VerifyLengths
@@ -69,6 +71,7 @@ class Scheduler:
             prefix.snapshots.on_freed = lambda snapshot: on_freed(_NOBODY, limits.max_num_seqs + snapshot)
         self.slots = IndexPool(limits.max_num_seqs)
         self.line, self.counts = WaitingLine(), SchedulerCounts()
+        self.rows = RowLimit(limits.max_num_batched_tokens)
         self.lengths = lengths
         self._budget = DraftBudget(self.table, limits)
         self._growth = BlockGrowth(self.table, self.blocks, limits)
@@ -102,6 +105,7 @@ class Scheduler:
         slots = []
         for request_id in request_ids:
             entry = self._entries.pop(request_id)
+            self.rows.forget(request_id)
             if entry.waiting:
                 self.line.remove(entry)
             if entry.slot != NO_SLOT:
@@ -133,7 +137,7 @@ class Scheduler:
         preempted = self.counts.preemptions
         self._growth.grow(self._decoding, self._make_room)
         decode = self._runnable()
-        room = self.limits.max_num_batched_tokens - len(decode)
+        room = self.rows.now - len(decode)
         chunk_room = min(room, self.limits.max_prefill_tokens) if len(decode) else room
         admitted: list[Admission] = []
         chunks: list[tuple[int, int]] = []
@@ -153,6 +157,7 @@ class Scheduler:
     def commit(self, scheduled: ScheduledStep, output: StepOutput) -> Committed:
         """Append the tokens of a step to its sequences and say which of them are at an end. The caller then finishes those."""
         committed = book(self.table, scheduled, output)
+        self.rows.went_well(self.table.request_id[committed.slots].tolist())
         if self.prefix is not None:
             self.prefix.settle(scheduled, committed)
         self.counts.dropped_results += len(scheduled.sampled) - len(committed.slots)
@@ -187,22 +192,29 @@ class Scheduler:
         for slot in self._prefilling:
             if room <= 0:
                 return chunks
-            num_rows = min(room, int(self.table.num_tokens[slot] - self.table.num_computed[slot]))
+            num_rows = self._chunk_rows(slot, room)
             chunks.append((slot, num_rows))
             room -= num_rows
         while may_admit and room > 0:
             newcomer = self._admit_first(admitted)
             if newcomer is None:
                 break
-            num_rows = min(room, int(self.table.num_tokens[newcomer] - self.table.num_computed[newcomer]))
+            num_rows = self._chunk_rows(newcomer, room)
             chunks.append((newcomer, num_rows))
             room -= num_rows
         return chunks
 
+    def _chunk_rows(self, slot: int, room: int) -> int:
+        rest = int(self.table.num_tokens[slot] - self.table.num_computed[slot])
+        return min(room, rest, self.rows.rows_of(int(self.table.request_id[slot])))
+
     def _admit_first(self, admitted: list[Admission]) -> int | None:
         """The head of the line gets its slot and blocks, or None where it has to wait."""
-        table, entry = self.table, self.line.first()
-        if entry is None or (entry.slot == NO_SLOT and not self.slots.num_free):
+        table, entry = self.table, self.line.next(self.slots.num_free)
+        if entry is None:
+            return None
+        running = [*self._decoding.tolist(), *self._prefilling]
+        if not self.rows.may_join(entry.request.request_id, table.request_id[running].tolist()):
             return None
         resumed = entry.slot != NO_SLOT
         num_tokens = int(table.num_tokens[entry.slot]) if resumed else len(entry.request.prompt_ids)
@@ -212,7 +224,7 @@ class Scheduler:
             num_blocks = self.prefix.lacks(hit, num_tokens)
         if num_blocks + self._growth.margin(self._decoding) > self.blocks.num_free:
             return None
-        self.line.pop()
+        self.line.take(entry)
         if not resumed:
             entry.slot = int(self.slots.allocate(1)[0])
             table.enter(entry.slot, entry.request, entry.arrival, entry.length_end, entry.stop_ids)
@@ -229,9 +241,10 @@ class Scheduler:
     def _make_room(self) -> None:
         """The last in rank of all that hold blocks gives its own back."""
         holders = np.concatenate([self._decoding, np.array(self._prefilling, dtype=np.int64)])
-        self._preempt(best_first(self.table, holders)[-1])
+        self.preempt(best_first(self.table, holders)[-1])
 
-    def _preempt(self, slot: int) -> None:
+    def preempt(self, slot: int) -> None:
+        """A sequence gives its blocks back and waits, to be computed again."""
         table = self.table
         self.counts.preemptions += 1
         entry = self._entries[int(table.request_id[slot])]

@@ -76,6 +76,7 @@ class SchedulerCounts:
     preemptions: int = 0
     recomputed_tokens: int = 0
     dropped_results: int = 0  # of sequences that lost their place while a step of theirs was in flight
+    lost_steps: int = 0  # for which the device's memory did not suffice
 
 
 class PrefixStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +117,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int
     recomputed_tokens: int
     dropped_results: int
+    lost_steps: int
     finished: dict[str, int]
     waiting: int
     compiling: int
@@ -156,6 +158,7 @@ def engine_stats(totals: Totals, scheduler: Scheduler, times: ExecutorTimes, *, 
         preemptions=scheduler.counts.preemptions,
         recomputed_tokens=scheduler.counts.recomputed_tokens,
         dropped_results=scheduler.counts.dropped_results,
+        lost_steps=scheduler.counts.lost_steps,
         waiting=len(scheduler.line),
         compiling=compiling,
         prefilling=scheduler.num_prefilling,

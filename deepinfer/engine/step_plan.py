@@ -39,6 +39,25 @@ class ScheduledStep:
         return self.plan.slots[self.sampled]
 
 
+def decode_plan(
+    slots: np.ndarray, block_tables: np.ndarray, *, num_drafts: int = 0, draft: bool = False, **floors: np.ndarray
+) -> StepPlan:
+    """A step of running answers alone. `floors`: those of `window_from`, `upper_from` and `write_from` that are not zero."""
+    zeros = np.zeros(len(slots), dtype=np.int64)
+    return StepPlan(
+        slots=slots,
+        num_decode=len(slots),
+        block_tables=block_tables,
+        chunk_starts=_NO_ROWS,
+        chunk_rows=_NO_ROWS,
+        chunk_tokens=_NO_ROWS,
+        chunk_sampled=_NONE_SAMPLED,
+        num_drafts=num_drafts,
+        draft=draft,
+        **{"window_from": zeros, "upper_from": zeros, "write_from": zeros} | floors,
+    )
+
+
 def make_step(
     table: SequenceTable, decode: np.ndarray, chunks: list[tuple[int, int]], admitted: list[Admission]
 ) -> ScheduledStep:

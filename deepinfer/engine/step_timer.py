@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from deepinfer.engine.device import StepClocked, run_step
+from deepinfer.engine.step_plan import decode_plan
 from deepinfer.interfaces import Request, SamplingParams, StepPlan
 
 CONTEXT_TOKENS = 256  # of every sequence; longer ones are corrected for while the engine runs
@@ -48,21 +49,7 @@ class StepTimer:
         return forward_s
 
     def _plan(self, slots: np.ndarray, num_drafts: int, draft: bool) -> StepPlan:
-        nothing, zeros = np.zeros(0, dtype=np.int64), np.zeros(len(slots), dtype=np.int64)
-        return StepPlan(
-            slots=slots,
-            num_decode=len(slots),
-            block_tables=np.tile(self._table, (len(slots), 1)),
-            chunk_starts=nothing,
-            chunk_rows=nothing,
-            chunk_tokens=nothing,
-            chunk_sampled=np.zeros(0, dtype=bool),
-            window_from=zeros,
-            upper_from=zeros,
-            write_from=zeros,
-            num_drafts=num_drafts,
-            draft=draft,
-        )
+        return decode_plan(slots, np.tile(self._table, (len(slots), 1)), num_drafts=num_drafts, draft=draft)
 
     def _enter(self, count: int) -> np.ndarray:
         prompt = np.ones(self._context, dtype=np.int64)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.fused import fused_problems, runs_fused
-from deepinfer.config.runnable import INSTEAD, MAX_RANKS, launched, not_built, plan_only, unbuilt
+from deepinfer.config.runnable import INSTEAD, MAX_RANKS, ONE_RANK, launched, not_built, plan_only, unbuilt
+from deepinfer.engine.one_rank import WHY, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,10 +21,12 @@ if TYPE_CHECKING:
 DEVICE_SEAMS = ("weights", "ops", "expert_dispatch", "model", "cache", "sampler")  # which a simulation replaces
 
 
-def refuse_to_run(plan: Plan, spec: Spec, lacks: str | None, libraries: Sequence[Problem] = ()) -> None:
-    """Raise Refused for a plan that this machine or this version cannot run; `lacks` as for `device_problem`, `libraries`
-    of `plan.prerequisites.missing_libraries`."""
-    device = device_problem(plan, lacks)
+def refuse_to_run(
+    plan: Plan, spec: Spec, lacks: str | None, libraries: Sequence[Problem] = (), here: bool = False
+) -> None:
+    """Raise Refused for a plan that this machine or this version cannot run; `lacks` and `here` as for `device_problem`,
+    `libraries` of `plan.prerequisites.missing_libraries`."""
+    device = device_problem(plan, lacks, here)
     problems = [device] if device else run_problems(plan, spec, libraries)
     if problems:
         raise Refused(problems)
@@ -29,7 +34,10 @@ def refuse_to_run(plan: Plan, spec: Spec, lacks: str | None, libraries: Sequence
 
 def run_problems(plan: Plan, spec: Spec, libraries: Sequence[Problem] = ()) -> list[Problem]:
     """The same where the device is there. A simulation needs neither code for a device nor libraries."""
-    return [*launched(spec), *([] if is_simulated(plan) else [*unbuilt(spec), *_fused(plan), *libraries])]
+    if is_simulated(plan):
+        return launched(spec)
+    lacks = [structs.replace(each, fix=words(plan)) if each.fix == ONE_RANK else each for each in unbuilt(spec)]
+    return [*launched(spec), *lacks, *_fused(plan), *libraries]
 
 
 def refuse_unbuilt(plan: Plan) -> None:
@@ -37,7 +45,7 @@ def refuse_unbuilt(plan: Plan) -> None:
     simulated = is_simulated(plan)
     found: dict[str, Problem] = {}  # group → what is missing of it
     if plan.layout.num_ranks > MAX_RANKS:
-        found["parallel"] = not_built(f"parallel: {plan.layout.num_ranks} ranks", "parallel=single")
+        found["parallel"] = not_built(f"parallel: {plan.layout.num_ranks} ranks", words(plan))
     for node in plan.graph:
         replaced = simulated and node.seam in DEVICE_SEAMS
         if node.implementation and not replaced and not _exists(node.implementation.partition(":")[0]):
@@ -64,18 +72,21 @@ def _of_role(role: RolePlan, plan: Plan) -> Iterator[Problem]:
     return fused_problems(backends, plan.numerics.numerics, role.engram)
 
 
-def device_problem(plan: Plan, lacks: str | None) -> Problem | None:
-    """The refusal of a plan for a device that is not here; `lacks` is the sentence of `plan.require.missing`, None where
-    nothing is missing or the plan is simulated."""
+def device_problem(plan: Plan, lacks: str | None, here: bool = False) -> Problem | None:
+    """The refusal of a plan for devices that are not here; `lacks` is the sentence of `plan.require.missing`, None where
+    nothing is missing or the plan is simulated. `here`: one device of each kind is, and more are lacking."""
     if lacks is None or is_simulated(plan):
         return None
     chips = [role.hardware for role in plan.layout.roles]
     chip = next((chip for chip in chips if chip.kind != "cpu"), chips[0])
-    no_code = plan_only(chip.kind, chip.architecture)
-    too = f", and this version has no code for {chip.name} yet" if no_code else ""
-    found = f"{lacks.removesuffix('.')}{too}, so it was planned and not run"
-    fix = "hardware=cpu" if len(chips) == 1 else "deploy=colocated hardware=cpu"
-    return Problem(asked=f"hardware={chip.option}", found=found, fix=fix, code=ExitCode.DEVICE)
+    found = [lacks.removesuffix(".")]
+    if plan_only(chip.kind, chip.architecture):
+        found.append(f"and this version has no code for {chip.name} yet")
+    elif plan.layout.num_ranks > MAX_RANKS:
+        found.append(f"and {WHY}")
+    told = ", ".join([*found, "so it was planned and not run"])
+    fix = words(plan, *([] if here else ["hardware=cpu"]))
+    return Problem(asked=f"hardware={chip.option}", found=told, fix=fix, code=ExitCode.DEVICE)
 
 
 def is_simulated(plan: Plan) -> bool:

@@ -44,6 +44,15 @@ class WaitingLine:
             self._num_gaps -= 1
         return self._heap[0][2] if self._heap else None
 
+    def next(self, slots_free: int) -> Entry | None:
+        """Who may be admitted. Where no slot is free for the first, the first of those that have one: somebody has to end
+        before a slot is."""
+        entry = self.first()
+        if entry is None or slots_free or entry.slot != NO_SLOT:
+            return entry
+        holders = (item for item in self._heap if item[2].waiting and item[2].slot != NO_SLOT)
+        return min(holders, key=lambda item: item[:2], default=(0, 0, None))[2]
+
     def pop(self) -> Entry:
         entry = self.first()
         assert entry is not None
@@ -51,7 +60,17 @@ class WaitingLine:
         entry.waiting = False
         return entry
 
+    def take(self, entry: Entry) -> None:
+        """Somebody who was next is admitted, and may come back."""
+        if entry is self.first():
+            self.pop()
+            return
+        entry.waiting, self._num_gaps = False, 0
+        self._heap = [item for item in self._heap if item[2].waiting]
+        heapq.heapify(self._heap)
+
     def remove(self, entry: Entry) -> None:
+        """Somebody leaves for good."""
         assert entry.waiting
         entry.waiting = False
         self._num_gaps += 1

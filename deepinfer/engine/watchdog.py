@@ -24,6 +24,10 @@ class Watchdog:
         self._clock = clock
         self.progress()
 
+    def expect(self, longest_prefill_steps: int) -> None:
+        """Steps have become smaller: a prompt may take so many of them."""
+        self._longest_steps = max(self._longest_steps, longest_prefill_steps + MAX_EMPTY_STEPS)
+
     def progress(self) -> None:
         self._empty_steps = self._steps = 0
         self._last_s = self._clock()

@@ -61,9 +61,14 @@ def _plan(
     rows: list[int] | None = None,
     num_drafts: int = 0,
 ) -> StepPlan:
-    """Block tables as wide as they can be; blocks repeat where there are too few."""
+    """Block tables as wide as they can be; blocks repeat where there are too few. Where rows may stay behind in the lower
+    layers one does: such chunks run launch by launch, in memory of their own.
+    """
     table = np.arange(limits.blocks_for(limits.max_model_len)) % limits.num_blocks
     zeros, counts = np.zeros(len(slots), dtype=np.int64), np.array(rows or [], dtype=np.int64)
+    upper_from = zeros.copy()
+    if limits.replay == "compact":
+        upper_from[num_decode:] = np.array(starts or [], dtype=np.int64) + (counts > 1)
     return StepPlan(
         slots=slots.astype(np.int64),
         num_decode=num_decode,
@@ -73,7 +78,7 @@ def _plan(
         chunk_tokens=np.ones(int(counts.sum()), dtype=np.int64),
         chunk_sampled=np.ones(len(counts), dtype=bool),
         window_from=zeros,
-        upper_from=zeros,
+        upper_from=upper_from,
         write_from=zeros,
         num_drafts=num_drafts,
         draft=limits.draft_depth > 0,

@@ -20,7 +20,8 @@ class ModelCache:
 
     Nothing needs clearing when a block or a slot changes hands: a reader masks whatever its sequence did not write.
     A slot holds first the compressor tails (accumulator dtype), then one ring of window keys per layer. Behind the slots of
-    running sequences lie `num_snapshots` more: snapshot i is row `num_slots` + i of `state`.
+    running sequences lie `num_snapshots` more: snapshot i is row `num_slots` + i of `state`. The last `num_spare` are nobody's:
+    workspace of a step, whose rows have numbers as those of rings.
     """
 
     def __init__(
@@ -31,14 +32,15 @@ class ModelCache:
         num_blocks: int,
         num_slots: int,
         num_snapshots: int = 0,
+        num_spare: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
         self.config, self.layout, self.num_blocks = config, layout, num_blocks
-        self.num_slots, self.num_snapshots = num_slots, num_snapshots
+        self.num_slots, self.num_snapshots, self.num_spare = num_slots, num_snapshots, num_spare
         self.dtype: torch.dtype = getattr(torch, layout.dtype)
         self.packed = layout.numerics != "none"
         self.blocks = torch.zeros(num_blocks, layout.padded_block_bytes, dtype=torch.uint8, device=device)
-        num_states = num_slots + num_snapshots
+        num_states = num_slots + num_snapshots + num_spare
         self.state = torch.zeros(num_states, layout.padded_state_bytes, dtype=torch.uint8, device=device)
         self._row_dtype = torch.uint8 if self.packed else self.dtype
         self.main_rows = {s.layer: self._block_rows(s, s.main_offset, layout.main_entry_bytes) for s in layout.sources}
@@ -50,7 +52,8 @@ class ModelCache:
 
     @property
     def nbytes(self) -> int:
-        return self.blocks.nbytes + self.state.nbytes
+        """Without the spare states."""
+        return self.blocks.nbytes + self.state[: len(self.state) - self.num_spare].nbytes
 
     def kind(self, packed_kind: RowKind) -> RowKind:
         """The row kind to store `packed_kind` rows as: itself, or plain numbers when nothing is quantised."""

@@ -17,6 +17,7 @@ from deepinfer.model.attention import Attention
 from deepinfer.model.cache_storage import ModelCache
 from deepinfer.model.layer import Engram, Experts, Site
 from deepinfer.model.layer_weights import LayerWeights, WeightSource, trunk_layer
+from deepinfer.model.model_inputs import check_compact, class_table
 from deepinfer.model.rope import RopeTable, inverse_frequencies
 from deepinfer.model.selection import Selector
 from deepinfer.model.step_rows import StepRows
@@ -45,8 +46,7 @@ class V41Model:
         compact: bool = False,
     ) -> None:
         self.config, self.ops, self.numerics, self.layout, self.compact = config, ops, numerics, layout, compact
-        later = [layer for layer in config.kv_source_layer_ids if layer > config.boundary]
-        assert not (compact and later), "entries of a layer past the boundary would lack the rows that were dropped"
+        check_compact(config, compact)
         self.dtype: torch.dtype = getattr(torch, dtype)
         if self.dtype not in ops.dtypes:
             known = ", ".join(sorted(str(d).removeprefix("torch.") for d in ops.dtypes))
@@ -61,7 +61,7 @@ class V41Model:
         self.ropes = {
             kind: RopeTable(inverse_frequencies(config, compressed=kind), source.wide_dtype) for kind in (False, True)
         }
-        self.classes_V, self.pad_class = _classes(config, token_classes)
+        self.classes_V, self.pad_class = class_table(config, token_classes)
 
     @torch.inference_mode()
     def forward(self, step: StepInput, cache: ModelCache) -> Tensor:
@@ -143,13 +143,3 @@ def first_stream(x_TND: Tensor) -> Tensor:
     mix_TN = torch.zeros(x_TND.shape[:2], dtype=dtype)
     mix_TN[:, 0] = 1
     return mix_TN
-
-
-def _classes(config: V41Config, token_classes: np.ndarray | None) -> tuple[Tensor | None, int]:
-    if not config.engram_layer_ids:
-        return None, 0
-    if token_classes is None:
-        raise ValueError("this model has engram layers: V41Model needs token_classes (see deepinfer.arch.engram)")
-    if len(token_classes) != config.vocab_size:
-        raise ValueError(f"token_classes has {len(token_classes)} entries for a vocabulary of {config.vocab_size}")
-    return torch.from_numpy(np.asarray(token_classes, dtype=np.int64)), int(token_classes[config.engram_pad_token_id])

@@ -4,7 +4,7 @@ An accelerator wants fewer, larger operations than a CPU: packed weights instead
 instead of gathered keys, outputs of fixed size. Every field has one twin in this package, made of the twins of `Ops`; two
 implementations of a field take the same arguments and agree within the bound that the field's tests state. Integers that are
 chosen (top-k, experts, tokens) agree exactly, given equal scores. Kernels that keep a workspace serve one launch at a time:
-one stream, no parallel branches of a graph.
+never two of parallel branches.
 
 `prepare_*` re-lays weights once, at load; the twins keep them as the release stores them. `markov_work(device)` makes what
 `markov_step` keeps between its blocks.
@@ -75,6 +75,7 @@ class DeviceOps:
     engram_add: Callable[..., Tensor]
     # sampling and drafts
     sample_rows: Callable[..., SampledRows]
+    judge_drafts: Callable[..., None]
     accepted_lengths: Callable[..., Tensor]
     markov_work: Callable[..., object]
     markov_step: Callable[..., MarkovStep]
@@ -91,6 +92,7 @@ def twins() -> DeviceOps:
     from deepinfer.ops import (
         bf16_linear,
         decode_rows,
+        draft_judgement,
         draft_rows,
         engram,
         engram_gather,
@@ -150,6 +152,7 @@ def twins() -> DeviceOps:
         engram_gather=engram_gather.engram_gather,
         engram_add=engram.engram_add,
         sample_rows=sampling_rows.sample_rows,
+        judge_drafts=draft_judgement.judge_drafts,
         accepted_lengths=sampling_rows.accepted_lengths,
         markov_work=_nothing,
         markov_step=markov.markov_step,

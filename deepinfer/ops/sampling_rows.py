@@ -130,11 +130,22 @@ def kept_tokens(scores_V: Tensor, top_k: int, top_p: float, min_p: float) -> Ten
 
 
 def sample_rows(
-    logits_RV: Tensor, rows: SamplingRows, *, stream: int = 0, columns: int = 0, rounded: bool = False
+    logits_RV: Tensor,
+    rows: SamplingRows,
+    *,
+    stream: int = 0,
+    columns: int = 0,
+    chosen_R: Tensor | None = None,
+    kept_XV: Tensor | None = None,
+    kept_row_R: Tensor | None = None,
+    rounded: bool = False,
 ) -> SampledRows:
     """All rows in float64. `columns` (0: none) holds the chosen token and up to columns - 1 others.
 
-    `rounded`: edited logits are rounded to float32 before anything looks at them, which is what devices keep.
+    `chosen_R` int32: tokens that were chosen already; negative ones are chosen here. `kept_XV`: row r writes what its token is
+    drawn from to row `kept_row_R`[r] (int32; None: r): its edited logits, -inf where mask and filters leave nothing; it may be
+    the logits. A row with a fault may write nothing. `rounded`: edited logits are rounded to float32 before anything looks at
+    them, which is what devices keep.
     """
     num_rows, device = len(logits_RV), logits_RV.device
     assert num_rows == len(rows.seed_R) == len(rows.edit_starts_X) - 1, (
@@ -142,22 +153,31 @@ def sample_rows(
     )
     out = empty_result(num_rows, columns, device)
     for r in range(num_rows):
-        if not bool(torch.isfinite(logits_RV[r].max())):
-            out.fault_R[r] = BROKEN
+        fault, edited_V = _edited(logits_RV[r], rows, r, rounded)
+        if fault:
+            out.fault_R[r] = fault
             continue
-        scores_V = edited_logits(logits_RV[r], rows, r)
-        scores_V = scores_V.float().double() if rounded else scores_V
-        if not bool(scores_V.max() > -torch.inf):
-            out.fault_R[r] = RULED_OUT
-            continue
-        token, kept_V, scores_V = _choose(scores_V, rows, r, stream)
+        token, kept_V, scores_V = _choose(edited_V, rows, r, stream)
+        token = token if chosen_R is None or chosen_R[r] < 0 else int(chosen_R[r])
         out.token_R[r], out.kept_R[r] = token, kept_V.sum() if _is_filtered(rows, r) else len(kept_V)
         wanted = int(rows.num_logprobs_R[r])
         if wanted >= 0 and columns:
             processed = bool(rows.processed_R[r])
             values_V = scores_V.masked_fill(~kept_V, -torch.inf) if processed else logits_RV[r].double()
             _write_logprobs(out, r, torch.log_softmax(values_V, 0), token, min(wanted, columns - 1))
+        if kept_XV is not None:
+            at = r if kept_row_R is None else int(kept_row_R[r])
+            kept_XV[at] = edited_V.masked_fill(~kept_V, -torch.inf)
     return out
+
+
+def _edited(logits_V: Tensor, rows: SamplingRows, r: int, rounded: bool) -> tuple[int, Tensor]:
+    """(fault or 0, row r behind edits and mask)."""
+    if not bool(torch.isfinite(logits_V.max())):
+        return BROKEN, logits_V
+    edited_V = edited_logits(logits_V, rows, r)
+    edited_V = edited_V.float().double() if rounded else edited_V
+    return (0 if bool(edited_V.max() > -torch.inf) else RULED_OUT), edited_V
 
 
 def empty_result(num_rows: int, columns: int, device: torch.device) -> SampledRows:

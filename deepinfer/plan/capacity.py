@@ -9,8 +9,8 @@ from deepinfer.config.specs import Parallel, PrefixCache
 from deepinfer.plan.cache_shares import CacheShares, cache_shares, least_snapshots
 from deepinfer.plan.layout import lay_out, valid_expert_degrees
 from deepinfer.plan.ledger import OF, Ledger
-from deepinfer.plan.memory import Scene, budget, fixed_bytes, rank_groups, weight_items
-from deepinfer.plan.memory_levers import DEGREES, GB, held_bytes, levers_text, typed_degrees
+from deepinfer.plan.memory import Scene, budget, fixed_bytes, rank_groups, scene_of, weight_items
+from deepinfer.plan.memory_levers import DEGREES, GB, fitting_steps, held_bytes, levers_text, typed_degrees
 from deepinfer.plan.roles import key_of
 from deepinfer.plan.types import Capacity, Layout, RankMemory, RolePlan
 
@@ -200,27 +200,8 @@ def _smaller(scene: Scene, layout: Layout) -> str:
     """What to type: fewer sequences or rows where the weights alone would fit, else more ranks or a smaller model."""
     if scene.role.parallel.engram not in ("auto", "host") and held_bytes(scene, "host") <= scene.usable_bytes:
         return f"{key_of(scene.role.name)}.engram=host"
-    role, rank = next((plan, rank) for plan, rank, _ in rank_groups(layout) if plan.name == scene.role.name)
-    held = sum(item.num_bytes for item in weight_items(scene, rank, role) if item.place == "device")
-    room = scene.usable_bytes - held
-    scheduler, rows_each = scene.case.spec.scheduler, 1 + scene.case.drafting.depth
-    if room <= 0:
-        return _smallest_layout(scene)
-    sequences = min((room - scene.workspace_bytes) // scene.cache.padded_state_bytes, scheduler.max_num_batched_tokens)
-    if sequences >= rows_each:
-        return f"scheduler.max_num_seqs={_power_of_two(sequences // rows_each)}"
-    rows = _power_of_two(scheduler.max_num_batched_tokens * (room // 2) // scene.workspace_bytes)  # half for sequences
-    sequences = min(scheduler.max_num_seqs, room // 2 // scene.cache.padded_state_bytes, rows // rows_each)
-    if sequences < 1:
-        return _smallest_layout(scene)
-    keys = {"max_num_seqs": sequences, "max_num_batched_tokens": rows, "max_prefill_tokens": rows}
-    lower = {key: _power_of_two(value) for key, value in keys.items() if value < getattr(scheduler, key)}
-    return " ".join(f"scheduler.{key}={value}" for key, value in lower.items())
-
-
-def _power_of_two(number: int) -> int:
-    """The largest power of two that is not above `number`; 0 for 0."""
-    return int(1 << number.bit_length() >> 1)
+    place = next(role.engram for role in layout.roles if role.name == scene.role.name)
+    return fitting_steps(scene, place) or _smallest_layout(scene)
 
 
 def _smallest_layout(scene: Scene) -> str:
@@ -235,7 +216,8 @@ def _smallest_layout(scene: Scene) -> str:
         spread = Parallel(attention_dp=degree, context=1, expert=degree, redundant_experts=0, engram="host")
         one = structs.replace(scene.role, replicas=1, parallel=spread)
         layout = lay_out((one,), case.config, case.hardware, {role: "host"})
-        needs = [fixed_bytes(scene, weight_items(scene, rank, plan)) for plan, rank, _ in rank_groups(layout)]
+        spread_out = scene_of(case, one, scene.ops)
+        needs = [fixed_bytes(spread_out, weight_items(spread_out, rank, plan)) for plan, rank, _ in rank_groups(layout)]
         if max(needs) <= scene.usable_bytes:
             typed = typed_degrees(scene.role, degree)
             on_host = f" {key_of(role)}.engram=host"

@@ -39,10 +39,10 @@ def shared_bytes(config: V41Config, group: str, dtype: str, *, kernels: bool) ->
 
 
 def run_bytes(
-    config: V41Config, cache: CacheLayout, drafting: Drafting, *, slots: int, max_model_len: int
+    config: V41Config, cache: CacheLayout, drafting: Drafting, verify: str, *, slots: int, max_model_len: int
 ) -> dict[str, int]:
     """What stands on the device for a whole run: tables of cosines, what is known of its sequences, room for a step's masks
-    and edits of logits.
+    and edits of logits, and what the draft module's drafts were drawn from where rejection sampling asks for it.
     """
     tables = 2 + bool(drafting.num_draft_layers)  # with the long and the short base; the drafter's reaches further
     positions = max_model_len * config.qk_rope_head_dim * WIDE_BYTES * tables
@@ -52,10 +52,12 @@ def run_bytes(
     sent = (slots * blocks + 4 * (slots + 1)) * INT32
     rows = slots * (1 + drafting.depth)
     masks = min(1 + rows, MOST_MASKS) * -(-config.vocab_size // 32) * INT32
+    proposals = (slots + 1) * drafting.depth * config.vocab_size * WIDE_BYTES
+    judged = verify == "rejection" and drafting.num_draft_layers
     return {
         "positions": positions,
         "sequences": sequences + sent + config.vocab_size * 8,
-        "sampling": masks + MOST_EDITS * EDIT_BYTES,
+        "sampling": masks + MOST_EDITS * EDIT_BYTES + (proposals if judged else 0),
     }
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from deepinfer.config.fused import runs_fused
 from deepinfer.config.leaves import Component
 from deepinfer.config.runnable import plan_only
 from deepinfer.config.specs import DSpark, NoReplay, NoSpeculation, PrefixCache
@@ -54,13 +53,13 @@ def build_graph(case: Case, ops: tuple[OpChoice, ...]) -> tuple[Node, ...]:
     ]
     drafter = ("drafter", "verifier") if case.drafting.depth else ()
     nodes.append(_executor(case, ("model", "cache", "sampler", *drafter)))
-    spec = case.spec.scheduler
+    spec = case.scheduler
     index = ("prefix_index",) if isinstance(case.spec.cache, PrefixCache) else ()
     needs = ("cache", *index)
     nodes.append(_node("scheduler", "scheduler", spec.implementation, needs=needs, option="scheduler", spec=spec))
     needs = ("scheduler", "executor", *(("grammar",) if not isinstance(case.spec.grammar, NoGrammar) else ()))
     nodes.append(_node("engine", "engine", "deepinfer.engine.engine:Engine", needs=needs))
-    fused = all(runs_fused(role.chip.kind, role.chip.architecture.value) for role in case.roles)
+    fused = all(role.is_fused for role in case.roles)
     return tuple(_fused(node) if fused else node for node in nodes)
 
 

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from deepinfer.arch.cache import CacheLayout
-from deepinfer.config.fused import runs_fused
 from deepinfer.config.specs import PrefixCache
 from deepinfer.plan.catalog import CLASS_OP
 from deepinfer.plan.fused_sizes import run_bytes, shared_bytes
+from deepinfer.plan.role_workspace import role_workspace
 from deepinfer.plan.roles import RoleCase
 from deepinfer.plan.settle import Case
 from deepinfer.plan.sizes import Weights
 from deepinfer.plan.types import Layout, MemoryItem, OpChoice, RankMemory, RankPlan, Resident, RolePlan
-from deepinfer.plan.workspace import fused_workspace_bytes, workspace_bytes
 
 CPU_POOL_SHARE = 0.5  # of what is left beside weights: a laptop has other work to do
 CPU_POOL_CAP = 2 * 2**30
@@ -28,6 +27,7 @@ class Scene(Struct, frozen=True, kw_only=True):
     cache: CacheLayout
     ops: tuple[OpChoice, ...]
     workspace_bytes: int
+    step_bytes: int  # of the workspace, what only a step has
     state_bytes: int  # of all state slots of one rank
     run_bytes: dict[str, int] = {}  # what a run keeps on the device besides, by name
 
@@ -47,7 +47,7 @@ class Scene(Struct, frozen=True, kw_only=True):
 
     @property
     def fused(self) -> bool:
-        return runs_fused(self.role.chip.kind, self.role.chip.architecture.value)
+        return self.role.is_fused
 
     def shared_bytes(self, group: str) -> int:
         """Of what every rank holds of a class."""
@@ -70,30 +70,24 @@ def scene_of(case: Case, role: RoleCase, ops: tuple[OpChoice, ...]) -> Scene:
         backtrack=case.drafting.backtrack,
     )
     longest = config.max_position_embeddings if model.max_model_len == "auto" else model.max_model_len
-    gathers = any(choice.resident == "expanded" for choice in ops)
-    if fused := runs_fused(role.chip.kind, role.chip.architecture.value):
-        graphs = all(choice.backend != "reference" for choice in ops)
-        workspace = fused_workspace_bytes(
-            config, numerics, scheduler, case.drafting, max_model_len=longest, graphs=graphs
-        )
-    else:
-        workspace = workspace_bytes(config, numerics, scheduler, case.drafting, max_model_len=longest, gathers=gathers)
-    slots = scheduler.max_num_seqs
+    workspace = role_workspace(case, role, cache, ops, longest)
+    slots, drafts = scheduler.max_num_seqs, (case.drafting, numerics.verify)
     return Scene(
         case=case,
         role=role,
         weights=Weights(config),
         cache=cache,
         ops=ops,
-        workspace_bytes=workspace,
+        workspace_bytes=workspace.kept + workspace.step,
+        step_bytes=workspace.step,
         state_bytes=(slots + _padding_slots(role)) * cache.padded_state_bytes,
-        run_bytes=run_bytes(config, cache, case.drafting, slots=slots, max_model_len=longest) if fused else {},
+        run_bytes=run_bytes(config, cache, *drafts, slots=slots, max_model_len=longest) if role.is_fused else {},
     )
 
 
 def _padding_slots(role: RoleCase) -> int:
     """State that padded rows of a step write to, where steps are padded."""
-    return int(runs_fused(role.chip.kind, role.chip.architecture.value))
+    return int(role.is_fused)
 
 
 def weight_items(scene: Scene, rank: RankPlan, role: RolePlan) -> list[MemoryItem]:
@@ -228,6 +222,7 @@ def budget(
         num_blocks=num_blocks,
         num_state_slots=slots,
         num_snapshots=num_snapshots,
+        step_bytes=scene.step_bytes,
     )
 
 

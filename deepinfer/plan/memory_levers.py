@@ -77,7 +77,7 @@ def _more_ranks(scene: Scene) -> Iterator[tuple[str, int]]:
             scene.case.config, degree, redundant, drafting=drafting
         ):
             continue
-        other = structs.replace(scene, role=wider)
+        other = scene_of(scene.case, wider, scene.ops)
         tried.append((typed_degrees(role, degree), held_bytes(other, place_tables(other, Ledger()))))
         if tried[-1][1] <= scene.usable_bytes:
             yield tried[-1]
@@ -97,6 +97,30 @@ def typed_degrees(role: RoleCase, degree: int) -> str:
         return choose(role.name, OPTIONS[degree])
     context = "" if now.context == 1 else f" {key}.context=1"
     return f"{key}.attention_dp={degree}{context} {key}.expert={degree}"
+
+
+def fitting_steps(scene: Scene, place: str) -> str:
+    """What to type so that a rank holds its weights and one step: fewer sequences, or also fewer rows; "" if nothing does."""
+    scheduler, rows_each = scene.case.spec.scheduler, 1 + scene.case.drafting.depth
+    most = scheduler.max_num_batched_tokens // rows_each
+    fewer = [sequences for sequences in _halves(scheduler.max_num_seqs) if sequences <= most]
+    tried = [{"max_num_seqs": sequences} for sequences in fewer]
+    for rows in _halves(scheduler.max_num_batched_tokens):
+        sequences = next((each for each in fewer if each * rows_each <= rows), 0)
+        keys = {"max_num_seqs": sequences, "max_num_batched_tokens": rows, "max_prefill_tokens": rows}
+        tried.append({key: value for key, value in keys.items() if value < getattr(scheduler, key)})
+    for keys in tried:
+        spec = structs.replace(scene.case.spec, scheduler=structs.replace(scheduler, **keys))
+        smaller = scene_of(structs.replace(scene.case, spec=spec), scene.role, scene.ops)
+        if keys.get("max_num_seqs", 1) and held_bytes(smaller, place) <= scene.usable_bytes:
+            return " ".join(f"scheduler.{key}={value}" for key, value in keys.items())
+    return ""
+
+
+def _halves(number: int) -> list[int]:
+    """Powers of two below a number, falling."""
+    powers = [1 << bits for bits in range(number.bit_length())]
+    return [power for power in reversed(powers) if power < number]
 
 
 def _smaller_steps(scheduler: Scheduler, rows_each: int) -> Iterator[tuple[str, Scheduler]]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from deepinfer.arch.kernel_widths import reasons
+from deepinfer.config.fused import runs_fused
 from deepinfer.config.specs import PrefixCache
 from deepinfer.plan.differences import differences
 from deepinfer.plan.digest import rounding
@@ -14,7 +16,7 @@ from deepinfer.plan.types import Layout, RolePlan
 
 def write_notes(case: Case, layout: Layout, ledger: Ledger) -> None:
     """Add notes (for your information) and warnings (think again; each ends with the override that clears it)."""
-    ledger.notes += dict.fromkeys(_notes(case))
+    ledger.notes += dict.fromkeys([*_notes(case), *_general_kernels(case, layout)])
     ledger.warnings += dict.fromkeys(_warnings(case, layout))
 
 
@@ -38,6 +40,14 @@ def _notes(case: Case) -> Iterator[str]:
         yield f"cache=prefix shares whole blocks: a hit is a multiple of {tokens} tokens, and shorter prompts have none"
     if case.numerics.numerics != "full":
         yield f"model.numerics={case.numerics.numerics}: not the published numerics; for comparisons"
+
+
+def _general_kernels(case: Case, layout: Layout) -> Iterator[str]:
+    """Groups of operations whose fast kernels do not take the model's widths."""
+    for role in layout.roles:
+        own = {choice.backend for choice in role.ops} == {"triton"}
+        if own and runs_fused(role.hardware.kind, role.hardware.architecture):
+            yield from reasons(case.config, block_tokens=case.spec.cache.block_tokens)
 
 
 def _warnings(case: Case, layout: Layout) -> Iterator[str]:

@@ -7,6 +7,7 @@ since it is as the first: any layout is a screen or two. `format=json` has every
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from deepinfer.plan.columns import aligned
 from deepinfer.plan.types import Plan, RankPlan, RolePlan
 
 ONE_BY_ONE = 16
@@ -26,12 +27,7 @@ def rank_lines(plan: Plan) -> list[str]:
                 continue
             groups = groupby(members, key=lambda rank: rank.node if short else rank.rank)
             rows += [_row(plan, role, list(group)) for _, group in groups]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
-    return [
-        *("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows),
-        "",
-        *_legend(plan),
-    ]
+    return [*aligned(rows), "", *_legend(plan)]
 
 
 def _as_the_first(role: RolePlan, ranks: Sequence[RankPlan]) -> tuple[str, ...]:

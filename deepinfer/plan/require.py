@@ -27,15 +27,23 @@ def missing(plan: Plan, facts: Facts) -> str | None:
     needs += [_needed(floor) for floor in floors]
     has = [_devices(machine, count, roles[0].hardware.name) for count, roles in zip(fitting, groups, strict=True)]
     has += [_found(floor, machine) for floor in floors]
-    remedies = "; ".join(_remedies(real, lacking))
+    remedies = "; ".join(_remedies(real, lacking, all(fitting)))
     told = f"This plan needs {_and(needs)}; this machine has {_and(list(dict.fromkeys(has)))}"
     return f"{told} ({remedies})." if remedies else f"{told}."
 
 
-def _remedies(roles: Sequence[RolePlan], lacking: Sequence[Floor]) -> Iterator[str]:
-    """How to get what a chip lacks that this version has code for; of another one nothing would help."""
+def has_devices(plan: Plan, facts: Facts) -> bool:
+    """Whether at least one device of every chip is here, with room for the fullest rank."""
+    real = [role for role in plan.layout.roles if role.hardware.kind != "virtual"]
+    groups = [[role for role in real if role.hardware.name == name] for name in _device_names(real)]
+    return all(_fitting_devices(plan, roles, facts.machine) for roles in groups)
+
+
+def _remedies(roles: Sequence[RolePlan], lacking: Sequence[Floor], here: bool) -> Iterator[str]:
+    """How to get what a chip lacks that this version has code for; of another one nothing would help. `here`: there are
+    devices, if too few."""
     chips = [role.hardware for role in roles if role.hardware.kind != "cpu"]
-    if not chips or any(plan_only(chip.kind, chip.architecture) for chip in chips):
+    if (here and not lacking) or not chips or any(plan_only(chip.kind, chip.architecture) for chip in chips):
         return
     libraries = [BY_NAME[floor.what] for floor in lacking if floor.what in BY_NAME]
     for how in dict.fromkeys(library.get for library in libraries):

@@ -97,7 +97,7 @@ def _plan(scene: Scene, layout: Layout, fitted: Fit, cost: CostPlan, choices: di
         cache=scene.cache,
         numerics=case.numerics,
         drafting=case.drafting,
-        scheduler=case.spec.scheduler,
+        scheduler=case.scheduler,
         sampling=case.sampling,
         graph=build_graph(case, tuple(choice for role in layout.roles for choice in role.ops)),
         ops=first.ops,

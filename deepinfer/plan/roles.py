@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from deepinfer.config.chips import AutoHardware, Chip, SameHardware
 from deepinfer.config.facts import Facts
+from deepinfer.config.fused import runs_fused
 from deepinfer.config.specs import Disaggregated, Parallel, Role, Spec
 from deepinfer.plan.ledger import Ledger, plan_problem
 
@@ -38,6 +39,11 @@ class RoleCase(Struct, frozen=True, kw_only=True):
     @property
     def is_cpu(self) -> bool:
         return self.chip.kind == "cpu"
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether a run on its chip is made of fused operations."""
+        return runs_fused(self.chip.kind, self.chip.architecture.value)
 
 
 def top_chip(spec: Spec, facts: Facts, choices: Mapping[str, str], ledger: Ledger) -> tuple[str, Chip] | None:

@@ -20,10 +20,12 @@ from deepinfer.config.specs import (
     Ngram,
     PrefixCache,
     Sampling,
+    Scheduler,
     Spec,
     Speculation,
 )
 from deepinfer.config.surroundings import AutoExecutor, Executor
+from deepinfer.plan.async_depth import scheduled_ahead
 from deepinfer.plan.differences import differences
 from deepinfer.plan.hardware import hardware_plan
 from deepinfer.plan.ledger import Ledger, plan_problem
@@ -47,6 +49,7 @@ class Case(Struct, frozen=True, kw_only=True):
     config: V41Config
     numerics: Numerics
     sampling: Sampling
+    scheduler: Scheduler
     drafting: Drafting
     roles: tuple[RoleCase, ...]
     hardware: dict[str, HardwarePlan]  # by role
@@ -86,6 +89,7 @@ def settle(spec: Spec, facts: Facts, choices: dict[str, str], ledger: Ledger) ->
         return None
     drafting = _drafting(spec.speculation, config)
     cpu_ranks = sum(role.num_ranks for role in roles if role.is_cpu)
+    executor = _executor(spec.executor, roles, ledger)
     return Case(
         spec=spec,
         facts=facts,
@@ -98,7 +102,8 @@ def settle(spec: Spec, facts: Facts, choices: dict[str, str], ledger: Ledger) ->
         drafting=drafting,
         roles=roles,
         hardware={role.name: hardware_plan(role, facts.machine, cpu_ranks) for role in roles},
-        executor=_executor(spec.executor, roles, ledger),
+        scheduler=scheduled_ahead(spec.scheduler, roles, drafting, executor, ledger),
+        executor=executor,
     )
 
 

@@ -172,6 +172,7 @@ class RankMemory(Frozen, frozen=True, kw_only=True):
     num_blocks: int
     num_state_slots: int
     num_snapshots: int = 0  # of the state of a sequence, for the prefix cache
+    step_bytes: int = 0  # of the workspace, what only a step has; the rest of it stays between steps
 
     @property
     def cache_bytes(self) -> int:

@@ -1,13 +1,19 @@
-"""Estimate of what a step needs beside weights and caches: the largest buffers alive together, not a measurement."""
+"""What a step needs beside weights and caches: the largest buffers alive together, reckoned and not measured."""
 
-from deepinfer.arch.cache import DTYPE_ITEMSIZE
+from msgspec import Struct
+
+from deepinfer.arch.cache import DTYPE_ITEMSIZE, CacheLayout
 from deepinfer.arch.config import V41Config
 from deepinfer.config.specs import Scheduler
+from deepinfer.plan.fused_step import StepShape, forward_bytes
 from deepinfer.plan.types import Drafting, Numerics
 
 SCORE_BYTES_CAP = 2**30  # index scores are computed in chunks of at most this
-FUSED_SCORE_BYTES_CAP = 256 << 20  # of fused operations
-LIBRARY_BYTES = 32 << 20  # that torch's BLAS keeps for itself on a GPU
+CHUNK_ROWS = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048)  # for which steps with chunks become graphs
+KERNEL_BYTES = (8 << 22) + (1 << 18)  # that kernels of products share: sums of their segments, and arrivals
+KERNEL_COLUMNS = 64  # in whose multiples that kernel takes widths
+POOL_BYTES = 22 << 20  # of each memory of graphs: a piece of its own for small tensors, and whole pages for large ones
+POOL_SHARE = 1.15  # what that of forward passes takes over what lives in it at once, measured on an H200
 FLOAT_BYTES = 4  # logits, scores and row numbers
 LOGIT_COPIES = 2  # raw and processed
 
@@ -40,31 +46,64 @@ def workspace_bytes(
     return streams + max(heads + gathered, heads + scores, experts) + logits
 
 
-def fused_workspace_bytes(
-    config: V41Config, numerics: Numerics, scheduler: Scheduler, drafting: Drafting, *, max_model_len: int, graphs: bool
-) -> int:
-    """The same of a model of fused operations, with what its graphs of decode steps keep for themselves."""
-    itemsize = DTYPE_ITEMSIZE[numerics.dtype]
-    sampled = scheduler.max_num_seqs * (1 + drafting.depth)
-    eager = _fused_rows(config, max(scheduler.max_num_batched_tokens, 1), itemsize, max_model_len)
-    logits = min(scheduler.max_num_batched_tokens, sampled) * config.vocab_size * FLOAT_BYTES
-    eager += logits * LOGIT_COPIES + LIBRARY_BYTES
-    if not graphs:
-        return eager
-    features = 2 * len(config.dspark_target_layer_ids) * config.hidden_size if drafting.num_draft_layers else 0
-    kept = sampled * (config.hidden_size + features) * itemsize
-    return eager + _fused_rows(config, sampled, itemsize, max_model_len) + kept
+class FusedWorkspace(Struct, frozen=True, kw_only=True):
+    """Bytes of a rank beside weights, caches and what is known of sequences. `kept` between steps: the memory of graphs, what
+    they leave their results in, spare rows, what kernels share. `step`: what the largest step has besides.
+    """
+
+    kept: int
+    step: int
 
 
-def _fused_rows(config: V41Config, rows: int, itemsize: int, max_model_len: int) -> int:
-    """What is alive at once in the layer that takes most: streams before and after a site, and attention or experts."""
-    c, hidden = config, config.hidden_size
-    streams = rows * hidden * itemsize * (2 * c.hc_mult + 3)  # and a site's output, its norm, and that on the FP8 grid
-    lists = rows * FLOAT_BYTES * (2 * c.sliding_window + 2 * c.index_topk + c.candidate_topk_blocks)
-    offered = c.candidate_topk_blocks * c.candidate_block_size if c.index_source_layer_ids else 0
-    scores = min(FUSED_SCORE_BYTES_CAP, rows * max(max_model_len, offered) * FLOAT_BYTES)
-    latents = rows * itemsize * (2 * c.q_lora_rank + c.head_dim + 2 * c.index_n_heads * c.index_head_dim)
-    heads = rows * itemsize * 2 * c.num_attention_heads * c.head_dim  # queries and outputs
-    pairs = rows * c.num_experts_per_tok
-    experts = pairs * itemsize * (c.moe_intermediate_size + hidden) + rows * itemsize * 3 * c.moe_intermediate_size
-    return streams + lists + max(latents + scores, latents + heads, experts)
+class FusedSizes(Struct, frozen=True, kw_only=True):
+    """`slots`: sequences that run; `load`: pairs of a row and an expert that the rank gets over those of its own rows."""
+
+    slots: int
+    batched_tokens: int
+    max_model_len: int
+    load: float
+    graphs: bool
+
+
+def fused_workspace(
+    config: V41Config, cache: CacheLayout, numerics: Numerics, drafting: Drafting, sizes: FusedSizes
+) -> FusedWorkspace:
+    """Of a model of fused operations. Graphs of all kinds of forward passes share the memory of the largest."""
+    itemsize, drafts = DTYPE_ITEMSIZE[numerics.dtype], bool(drafting.num_draft_layers)
+    entries = -(-sizes.max_model_len // cache.block_tokens) * cache.block_tokens
+
+    def forward(rows: int, far: bool) -> int:
+        shape = StepShape(rows=rows, entries=entries, far=far, features=drafts, load=sizes.load)
+        return forward_bytes(config, shape, itemsize)
+
+    verified = sizes.slots * (1 + drafting.verify_length)
+    most = max(1, sizes.batched_tokens)
+    logits = verified * (config.vocab_size * FLOAT_BYTES + 2 * config.hidden_size * itemsize)
+    if not sizes.graphs:
+        return FusedWorkspace(kept=0, step=forward(max(most, verified), far=True) + logits)
+    chunks = next((rows for rows in CHUNK_ROWS if rows >= most), CHUNK_ROWS[-1])
+    largest = max(chunks, verified)
+    outputs = (chunks + verified) * config.hidden_size * itemsize
+    spare = -(-chunks // cache.ring_slots) * cache.padded_state_bytes
+    pools = int(POOL_SHARE * forward(largest, far=False)) + (2 + drafts) * POOL_BYTES
+    kept = pools + outputs + spare + logits + _drafting(config, drafting, sizes.slots, itemsize)
+    kept += KERNEL_BYTES * _shares_sums(config)
+    eager = most > chunks or numerics.replay == "compact"  # no graph takes such steps
+    return FusedWorkspace(kept=kept, step=max(forward(largest, far=False), forward(most, far=True) if eager else 0))
+
+
+def _shares_sums(config: V41Config) -> bool:
+    """Whether the kernel of plain products takes the model's widths, as in deepinfer/ops/device_choice.py."""
+    widths = [config.hidden_size, config.head_dim]
+    if config.num_nextn_predict_layers:
+        widths.append(config.dspark_markov_rank)
+    return not any(width % KERNEL_COLUMNS for width in widths)
+
+
+def _drafting(config: V41Config, drafting: Drafting, slots: int, itemsize: int) -> int:
+    """Of a round for all sequences: logits of every draft, and the rows of their blocks."""
+    if not drafting.num_draft_layers:
+        return 0
+    rows = slots * config.dspark_block_size
+    logits = slots * drafting.depth * config.vocab_size * FLOAT_BYTES
+    return logits + 2 * rows * config.hidden_size * itemsize

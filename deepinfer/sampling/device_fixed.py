@@ -15,6 +15,7 @@ from torch import Tensor
 from deepinfer.sampling import device_edits, device_questions, device_results
 from deepinfer.sampling.device_rows import Launched
 from deepinfer.sampling.device_upload import Upload
+from deepinfer.sampling.lent_rows import LentRows, lent
 
 if TYPE_CHECKING:
     from deepinfer.interfaces import VerifyRows
@@ -47,7 +48,7 @@ class FixedRows:
             dtype=torch.int32,
             pin_memory=sampler.device.type == "cuda",
         )
-        self._results: tuple[Tensor, Tensor, Tensor] | None = None
+        self._results: tuple[Tensor, Tensor, Tensor | LentRows] | None = None
         self._live = 0, 0  # rows and sequences of the step that was written last
         self._views: dict[str, np.ndarray] = {}  # of the host's arrays: what is live
         self._parts: tuple[Tensor, ...] | None = None  # of the device's
@@ -95,15 +96,15 @@ class FixedRows:
         }
 
     def send(self) -> dict[str, Tensor]:
-        """What was written, on the device; `picked_T` with it."""
+        """What was written, on the device; `picked_T` with it. What the step before left is let go of."""
+        self._results = None
         return self._upload.send()
 
     def choose(self, logits_TV: Tensor, sent: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """(tokens int32 [T], tokens that each sequence gets int32 [S]); they are where later steps of a graph leave theirs."""
-        sampled = self._sampler.ops.sample_rows(logits_TV, self._asked, columns=self.size.columns)
-        counts_S = self._sampler.ops.accepted_lengths(sampled.token_R, sent["drafts_SK"], sent["row_starts_X"])
+        sampled, counts_S = self._sampler.choose(logits_TV, self._asked, sent, self.size.columns)
         device_results.fetch(sampled, self._fetched)
-        self._results, self._parts = (sampled.token_R, counts_S, logits_TV), None
+        self._results, self._parts = (sampled.token_R, counts_S, lent(logits_TV)), None
         return sampled.token_R, counts_S
 
     def launched(self, rows: VerifyRows) -> Launched:
@@ -111,14 +112,13 @@ class FixedRows:
         assert self._results is not None, "nothing was chosen"
         if self._parts is None:
             self._parts = self._live_parts(*self._results[:2])
-        token_T, counts_S, starts_X, slots_S, drafts_SK = self._parts
+        token_T, counts_S, starts_X, slots_S = self._parts
         return Launched(
             rows=rows,
             token_T=token_T,
             counts_S=counts_S,
             starts_X=starts_X,
             slots_S=slots_S,
-            drafts_SK=drafts_SK,
             logits_TV=self._results[2],
             columns=self.size.columns,
             fetched=self._fetched,
@@ -129,5 +129,4 @@ class FixedRows:
     def _live_parts(self, token_T: Tensor, counts_S: Tensor) -> tuple[Tensor, ...]:
         (num_rows, num_sequences), sent = self._live, self._sent
         starts_X = sent["row_starts_X"][: num_sequences + 1]
-        sequences = [one[:num_sequences] for one in (counts_S, sent["slots_S"], sent["drafts_SK"])]
-        return token_T[:num_rows], sequences[0], starts_X, *sequences[1:]
+        return token_T[:num_rows], counts_S[:num_sequences], starts_X, sent["slots_S"][:num_sequences]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.interfaces import TokenLogprobs, Verified
+from deepinfer.model.fused.glue import to_host
 
 if TYPE_CHECKING:
     from deepinfer.interfaces import VerifyRows
@@ -35,9 +36,7 @@ def size_of(num_rows: int, columns: int) -> int:
 
 def fetch(sampled: SampledRows, into: Tensor | None = None) -> Tensor:
     """int32, on the host as soon as the device's stream is there."""
-    flat = _in_one_piece(sampled)
-    found = torch.empty(len(flat), dtype=torch.int32, pin_memory=flat.is_cuda) if into is None else into
-    return found.copy_(flat, non_blocking=True)
+    return to_host(_in_one_piece(sampled), into)
 
 
 def _in_one_piece(sampled: SampledRows) -> Tensor:
@@ -74,9 +73,11 @@ class Accepted(NamedTuple):
 def accepted(token_T: np.ndarray, rows: VerifyRows) -> Accepted:
     """As `CoupledVerifier.verify` takes them. A sequence with fewer masks than rows ends with the last of them."""
     starts, num_rows_S = rows.row_starts[:-1], np.diff(rows.row_starts)
-    for r, masks in rows.masks.items():
-        assert len(masks), f"sequence {r} has a grammar and no mask for its first row"
-        num_rows_S[r] = min(num_rows_S[r], len(masks))
+    if rows.masks:
+        masked = np.fromiter(rows.masks, np.int64, len(rows.masks))
+        num_masks = np.array([len(masks) for masks in rows.masks.values()])
+        assert num_masks.all(), f"sequence {masked[num_masks.argmin()]} has a grammar and no mask for its first row"
+        num_rows_S[masked] = np.minimum(num_rows_S[masked], num_masks)
     if len(token_T) == len(starts):
         count_S = (token_T >= 0).astype(np.int64)
         return Accepted(token_T.astype(np.int64)[:, None], count_S, count_S == 0)

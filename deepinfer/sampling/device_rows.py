@@ -1,7 +1,7 @@
 """The choice of tokens on a device: what is asked of each row goes there in one copy, the tokens come back in one.
 
-Equal to `CoupledVerifier` on the sampler's own rows, but for how finely a device computes. `launch` waits for nothing. Until
-`finish` nothing may be sampled of the same slots, and nothing may write to the logits.
+Equal to `CoupledVerifier`, or `RejectionVerifier`, on the sampler's own rows, but for how finely a device computes. `launch`
+waits for nothing. Until `finish` nothing may be sampled of the same slots, and nothing may write to the logits.
 
 Legend: S sequences · T rows · X starts and the end · K drafts · N columns of log probabilities · M masks · W words of a mask.
 """
@@ -24,9 +24,13 @@ from deepinfer.sampling.rows import as_array, fault
 from deepinfer.sampling.slot_params import NOT_ASKED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from deepinfer.interfaces import Verified, VerifyRows
     from deepinfer.ops.device import DeviceOps
+    from deepinfer.ops.sampling_rows import SampledRows
     from deepinfer.sampling.history import History
+    from deepinfer.sampling.lent_rows import LentRows
     from deepinfer.sampling.sampler import Sampler
 
 
@@ -39,8 +43,7 @@ class Launched:
     counts_S: Tensor  # int32; tokens that each sequence gets
     starts_X: Tensor  # int32 [S + 1]; first row of each sequence
     slots_S: Tensor  # int32
-    drafts_SK: Tensor  # int32; those that are checked, and anything behind them
-    logits_TV: Tensor
+    logits_TV: Tensor | LentRows
     columns: int  # N
     fetched: Tensor  # int32, on the host as soon as the device is through
     num_logprobs_S: np.ndarray  # int32; -1 where not asked
@@ -48,9 +51,22 @@ class Launched:
 
 
 class DeviceSampler:
-    """Samples for the slots of `sampler`, whose parameters and histories it shares."""
+    """Samples for the slots of `sampler`, whose parameters and histories it shares.
 
-    def __init__(self, sampler: Sampler, ops: DeviceOps, device: torch.device | str) -> None:
+    With `rejection` drafts are judged by rejection sampling; `proposed_MV` is what they were drawn from, a row for each draft
+    of each slot, None: they were proposed for certain. Else they are accepted where they are the target's own samples.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        ops: DeviceOps,
+        device: torch.device | str,
+        *,
+        rejection: bool = False,
+        proposed_MV: Tensor | None = None,
+    ) -> None:
+        self._rejection, self._proposed_MV = rejection, proposed_MV
         self.params, self.ops, self.device = sampler.params, ops, torch.device(device)
         self._edits = device_edits.DeviceEdits(self.params)
         self._edited: tuple[VerifyRows, list[device_edits.SequenceEdits]] | None = None
@@ -68,21 +84,34 @@ class DeviceSampler:
         edits = self.take_edits(rows)
         logits_TV = logits_TV[:num_rows]
         asked, sent = self._ask(rows, num_rows_S, edits)
-        sampled = self.ops.sample_rows(logits_TV, asked, columns=columns)
-        drafts_SK, starts_X = sent["drafts_SK"], sent["row_starts_X"]
+        sampled, counts_S = self.choose(logits_TV, asked, sent, columns)
         return Launched(
             rows=rows,
             token_T=sampled.token_R,
-            counts_S=self.ops.accepted_lengths(sampled.token_R, drafts_SK, starts_X),
-            starts_X=starts_X,
+            counts_S=counts_S,
+            starts_X=sent["row_starts_X"],
             slots_S=sent["slots_S"],
-            drafts_SK=drafts_SK,
             logits_TV=logits_TV,
             columns=columns,
             fetched=device_results.fetch(sampled),
             num_logprobs_S=params.logprobs_N[rows.slots],
             histories=device_edits.histories(edits),
         )
+
+    def choose(
+        self, logits_TV: Tensor, asked: SamplingRows, sent: Mapping[str, Tensor], columns: int
+    ) -> tuple[SampledRows, Tensor]:
+        """A token for each row, and how many each sequence gets, int32 [S]. Only launches, which may write to the logits."""
+        drafts = sent["drafts_SK"], sent["row_starts_X"]
+        if not self._rejection:
+            sampled = self.ops.sample_rows(logits_TV, asked, columns=columns)
+        else:
+            kept_TV = torch.empty_like(logits_TV) if columns else logits_TV
+            sampled = self.ops.sample_rows(logits_TV, asked, kept_XV=kept_TV)
+            self.ops.judge_drafts(sampled.token_R, kept_TV, asked, *drafts, sent["slots_S"], self._proposed_MV)
+            if columns:
+                sampled = self.ops.sample_rows(logits_TV, asked, columns=columns, chosen_R=sampled.token_R)
+        return sampled, self.ops.accepted_lengths(sampled.token_R, *drafts)
 
     def finish(self, launched: Launched) -> Verified:
         """The tokens, once the device is through with what was launched; they stand in the histories from then on."""

@@ -90,5 +90,6 @@ def test_ceilings_of_another_device_do_not_bear_the_name_of_a_chip(monkeypatch: 
         ("h100", "cuda", h200, "sm90"),
         ("h200", "cuda", ["nvidia", "a100"], "sm80"),
         ("cpu", "cuda", h200, "sm90"),
+        ("h200", "cuda", ["nvidia", "gh200", "480gb"], "sm90"),
     ):
         assert "nothing was measured" in another(chip, device, words, architecture)

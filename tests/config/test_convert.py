@@ -64,6 +64,7 @@ def test_spec_is_frozen_and_round_trips(data: dict[str, Any]) -> None:
         ("sampling.stop", ["a", "b"], ("a", "b")),
         ("scheduler.watchdog_s", "250ms", 0.25),
         ("scheduler.async_depth", 1, 1),
+        ("scheduler.async_depth", "auto", "auto"),
         ("kernels.ops", {"linear_fp8": "reference"}, {"linear_fp8": "reference"}),
     ],
 )
@@ -110,8 +111,8 @@ BAD = [
     ("cache.memory_bytes", "80gib", "spelled GiB", ""),
     ("cache.memory_bytes", "1.5", "whole number", ""),
     ("cache.block_tokens", 256, "wanted 128", ""),
-    ("scheduler.async_depth", 2, "wanted 0 or 1", ""),
-    ("scheduler.async_depth", False, "wanted 0 or 1", ""),
+    ("scheduler.async_depth", 2, "wanted auto, 0 or 1", ""),
+    ("scheduler.async_depth", False, "wanted auto, 0 or 1", ""),
     ("scheduler.policy", "fcsf", "fcfs", ""),
     ("model.revision", 12e34, "wanted text", ""),
     ("model.dtype", "fp16", "bfloat16", ""),

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from deepinfer.engine.build import EngineGraph, build_graph
 from deepinfer.engine.device_sampling import DeviceLane, HostLane
+from deepinfer.engine.device_verifier import DeviceVerifier
 from deepinfer.engine.sampling_graphs import SamplingGraphs
 from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepPlan
 from deepinfer.ops.device import NAMES, DeviceOps, twins
@@ -33,6 +34,7 @@ OPTIONS = {
     "dspark ahead": (*DRAFTS, AHEAD),
     "some of the drafts": ("speculation=dspark", "speculation.cost_curve=none", "speculation.back_off=false", AHEAD),
     "ngram": ("speculation=ngram", "speculation.back_off=false", AHEAD),
+    "ngram rejection": ("speculation=ngram", "speculation.back_off=false", "speculation.verify=rejection", AHEAD),
     "rejection": (*DRAFTS, "speculation.verify=rejection", AHEAD),
     "prefix": ("cache=prefix", "cache.snapshot_every=1", "cache.num_blocks=60", AHEAD),
     "prefix with drafts": ("cache=prefix", "cache.num_blocks=60", *DRAFTS, AHEAD),
@@ -58,11 +60,15 @@ PARAMS = [
 ]
 
 
+UNEDITED = [replace(one, repetition_penalty=1.0, presence_penalty=0.0, min_tokens=0) for one in PARAMS]
+
+
 def answers(graph: EngineGraph) -> list[dict]:
     """All but the last together, then the last: what it shares with the first is in the cache by then."""
-    params = PARAMS
+    drawn = graph.plan.numerics.verify == "rejection" and graph.plan.drafting.kind != "ngram"
+    params = UNEDITED if drawn else PARAMS  # edits are what drafts on a device do not know of
     if graph.plan.numerics.replay != "none":  # which has nothing to tell of most of a prompt
-        params = [replace(one, prompt_logprobs=None) for one in PARAMS]
+        params = [replace(one, prompt_logprobs=None) for one in params]
     return run(graph, prompts()[:-1], params[:-1]) + run(graph, prompts()[-1:], params[-1:])
 
 
@@ -88,12 +94,12 @@ def test_tokens_are_those_of_the_cpus_engine(name: str) -> None:
     options = OPTIONS[name]
     graph = device_graph(*options)
     bounded = tuple(o for o in options if o.startswith("replay"))
-    drawn = options if name == "rejection" else bounded
+    drawn = options if "rejection" in name else bounded
     assert_same(answers(graph), wanted(*drawn))
     stats = graph.engine.stats()
     if AHEAD in options:
         assert stats.steps_ahead > stats.steps // 2
-    if any("speculation" in option for option in options) and name != "ngram":
+    if any("speculation" in option for option in options) and "ngram" not in name:
         assert 0 < sum(stats.accepted_at) < sum(stats.checked_at)
     if "cache=prefix" in options:
         assert stats.prefix is not None and stats.prefix.saved_tokens == 128
@@ -266,6 +272,7 @@ def test_a_step_that_ran_out_of_memory_half_way_is_run_again(monkeypatch: pytest
         "cache.snapshot_every=1",
         "cache.num_blocks=60",
         "scheduler.max_prefill_tokens=19",
+        "scheduler.max_num_batched_tokens=80",
         *DRAFTS,
     )
     graph = build_graph(
@@ -278,11 +285,33 @@ def test_a_step_that_ran_out_of_memory_half_way_is_run_again(monkeypatch: pytest
     assert len(emptied) == len(failing)
 
 
-def test_who_looks_at_logits_on_the_host_is_a_matter_of_the_plan() -> None:
-    lanes = {
-        name: type(device_executor(device_graph(*OPTIONS[name])).sampling) for name in ("dspark", "ngram", "rejection")
-    }
-    assert lanes == {"dspark": DeviceLane, "ngram": HostLane, "rejection": HostLane}
+def test_who_waits_for_the_device_is_a_matter_of_the_plan() -> None:
+    names = ("dspark", "rejection", "ngram", "ngram rejection")
+    lanes = [device_executor(device_graph(*OPTIONS[name])).sampling for name in names]
+    assert [type(lane) for lane in lanes] == [DeviceLane, DeviceLane, HostLane, HostLane]
+    assert all(isinstance(lane.verifier, DeviceVerifier) for lane in lanes[2:]), "logits stay where they are"
+
+
+def test_drafts_that_are_proposed_for_certain_are_judged_as_on_the_cpu() -> None:
+    """Answers of three tokens, so that what stood before comes again and again."""
+    kept = {"logit_bias": {token: 100.0 for token in (5, 9, 40)}, "presence_penalty": 0.0, "repetition_penalty": 1.0}
+    few = [replace(one, temperature=3.0 if one.temperature else 0.0, **kept) for one in PARAMS]
+    graphs = [make(*OPTIONS["ngram rejection"]) for make in (device_graph, local_graph)]
+    ours, theirs = (run(graph, prompts(), few) for graph in graphs)
+    assert_same(ours, theirs)
+    stats = graphs[0].engine.stats()
+    assert 0 < sum(stats.accepted_at) < sum(stats.checked_at)
+
+
+def test_edited_answers_of_rejection_are_whole_and_obey_their_edits() -> None:
+    """Their drafts know of no edits, so that texts differ from the CPU's; greedy ones and those without edits do not."""
+    graph = device_graph(*OPTIONS["rejection"])
+    params = [replace(one, bad_words=(), min_tokens=5, presence_penalty=0.7) for one in PARAMS[:4]]
+    banned = [replace(one, logit_bias={token: -100.0 for token in range(0, 2000, 2)}) for one in params]
+    made = run(graph, prompts()[:4], banned)
+    assert all(len(one["tokens"]) == asked.max_tokens for one, asked in zip(made, banned))
+    assert all(token % 2 or token >= 2000 for one in made for token in one["tokens"])
+    assert made[0]["tokens"] == run(local_graph(), prompts()[:1], banned[:1])[0]["tokens"], "greedy"
 
 
 def test_steps_are_timed_part_by_part() -> None:

@@ -103,13 +103,13 @@ def nothing_recomputed(patch: pytest.MonkeyPatch) -> None:
 
 
 def generated_tokens_forgotten(patch: pytest.MonkeyPatch) -> None:
-    original = Scheduler._preempt
+    original = Scheduler.preempt
 
     def faulty(self, slot):
         original(self, slot)
         self.table.num_tokens[slot] = self.table.num_prompt[slot]
 
-    patch.setattr(Scheduler, "_preempt", faulty)
+    patch.setattr(Scheduler, "preempt", faulty)
 
 
 def freed_one_block_early(patch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.executor_simulated import SimulatedExecutor
 from deepinfer.engine.limits import EngineLimits
+from deepinfer.engine.step_plan import decode_plan
 from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepPlan
 from deepinfer.sampling.params import ParamsError
 from deepinfer.speculation.fixed import FixedLengths
@@ -61,12 +62,8 @@ def test_drafts_and_steps_ahead_change_no_token(depth: int, ahead: int) -> None:
     assert answers([1, 2, 3, 4], depth=depth, ahead=ahead) == answers([1, 2, 3, 4])
 
 
-def decode_plan() -> StepPlan:
-    nothing, zero = np.zeros(0, np.int64), np.zeros(1, np.int64)
-    return StepPlan(
-        slots=zero, num_decode=1, block_tables=np.zeros((1, 1), np.int64), chunk_starts=nothing, chunk_rows=nothing,
-        chunk_tokens=nothing, chunk_sampled=np.zeros(0, bool), window_from=zero, upper_from=zero, write_from=zero,
-    )  # fmt: skip
+def lone_plan() -> StepPlan:
+    return decode_plan(np.zeros(1, np.int64), np.zeros((1, 1), np.int64))
 
 
 def test_steps_follow_one_another_on_the_device() -> None:
@@ -74,9 +71,9 @@ def test_steps_follow_one_another_on_the_device() -> None:
     executor = simulated(clock, step_time_s=1.0)
     request = Request(request_id=0, prompt_ids=np.array([3, 7]), params=SamplingParams(), seed=1)
     executor.admit(0, request, length_end=20)
-    executor.submit(decode_plan())
+    executor.submit(lone_plan())
     executor.sample(SampleInput())
-    executor.submit(decode_plan())
+    executor.submit(lone_plan())
     assert clock.now() == 0.0
     executor.collect()
     assert clock.now() == 1.0
@@ -85,7 +82,7 @@ def test_steps_follow_one_another_on_the_device() -> None:
     executor.collect()
     assert clock.now() == 2.0 and executor.idle_s == 0.0
     clock.wait_until(2.25)  # and now it has nothing to do
-    executor.submit(decode_plan())
+    executor.submit(lone_plan())
     clock.wait_until(4.0)  # its forward pass is through and waits for the masks
     executor.sample(SampleInput())
     executor.collect()

@@ -22,8 +22,9 @@ pytestmark = pytest.mark.gpu
 
 TINY = ("model=v41_tiny", "model.max_model_len=1024", "scheduler.max_num_seqs=16")
 ON_GPU = (*TINY, "hardware=h200", "cache.memory_bytes=512MiB")
+IN_TURN = "scheduler.async_depth=0"
 DRAFTS = ("speculation=dspark", "speculation.back_off=false", "speculation.cost_curve=none")
-MARGIN = 2.0  # between two logits: those farther apart keep their order in bfloat16 (tests/model/test_fused_model.py)
+MARGIN = 2.0  # between two logits: those farther apart keep their order in bfloat16 (tests/model/likely_tokens.py)
 TEXTS = (
     "<｜begin▁of▁sentence｜><｜User｜>What is 347 + 285?<｜Assistant｜></think>",
     "<｜begin▁of▁sentence｜><｜User｜>Sort this list: 42, 7, 19, 3, 88<｜Assistant｜></think>",
@@ -39,7 +40,7 @@ def graph_of(*overrides: str) -> EngineGraph:
 
 @cache
 def plain() -> EngineGraph:
-    return graph_of(*ON_GPU)
+    return graph_of(*ON_GPU, IN_TURN)
 
 
 def requests(count: int, temperature: float) -> tuple[list[np.ndarray], list[SamplingParams]]:
@@ -74,7 +75,7 @@ def test_a_batch_of_sixteen_gives_the_bits_of_lone_runs(temperature: float) -> N
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
     "options",
-    [("scheduler.async_depth=1",), DRAFTS, (*DRAFTS, "scheduler.async_depth=1"), ("sampling=reproducible",)],
+    [(), (*DRAFTS, IN_TURN), DRAFTS, ("sampling=reproducible",)],
     ids=["ahead", "drafts", "drafts ahead", "reproducible"],
 )
 def test_options_give_the_bits_of_the_plain_engine(options: tuple[str, ...], temperature: float) -> None:
@@ -84,8 +85,7 @@ def test_options_give_the_bits_of_the_plain_engine(options: tuple[str, ...], tem
     stats = graph.engine.stats()
     if DRAFTS[0] in options:
         assert 0 < sum(stats.accepted_at) < sum(stats.checked_at)
-    if "scheduler.async_depth=1" in options:
-        assert stats.steps_ahead > stats.steps // 2
+    assert (stats.steps_ahead > stats.steps // 2) == (IN_TURN not in options), "a GPU works ahead unless told not to"
     assert executor_of(graph).lanes.decode.stats.replays > stats.steps // 2, "decode steps are graphs"
 
 
@@ -141,3 +141,33 @@ def test_step_times_are_measured_there(tmp_path, monkeypatch: pytest.MonkeyPatch
     graph = graph_of(*few, "speculation=dspark", "speculation.back_off=false")
     curve = graph.engine.scheduler.lengths.curve
     assert 1e-5 < float(curve.predict(1, 1, drafted=False)) < 1e-1
+
+
+@pytest.mark.parametrize("options", [(), DRAFTS], ids=["plain", "drafts"])
+def test_a_conversation_on_cached_prefixes_gives_the_bits_of_whole_runs(options: tuple[str, ...]) -> None:
+    """Answers cross the ends of blocks; the second turn goes on from their states. No step is launched piece by piece."""
+    graph = graph_of(*ON_GPU, *options, "cache=prefix", "cache.snapshot_bytes=64MiB", "scheduler.async_depth=1")
+    executor, params = executor_of(graph), requests(8, 1.0)[1]
+    steps = (executor.lanes.decode.stats, executor.lanes.chunks.stats)
+    before = sum(stats.replays for stats in steps), graph.engine.stats().steps
+    prompts = [np.random.default_rng(seed).integers(3, 3000, 107 + 3 * seed) for seed in range(8)]
+    for _ in range(2):
+        found = run(graph, prompts, params)
+        assert found == run(plain(), prompts, params)
+        prompts = [np.concatenate([text, out["tokens"], [9]]) for text, out in zip(prompts, found)]
+    stats = graph.engine.stats()
+    assert stats.prefix is not None and stats.prefix.saved_tokens == len(prompts) * 128
+    replays = sum(lane.replays for lane in steps) - before[0]
+    assert replays == stats.steps - before[1] and executor.lanes.chunks.num_graphs
+
+
+@pytest.mark.parametrize("count", [1, 16])
+def test_the_first_requests_wait_for_no_capture(count: int) -> None:
+    graph = graph_of(*ON_GPU)
+    executor = executor_of(graph)
+    parts = executor.lanes.chunks, executor.lanes.decode, executor.sampling.graphs
+    before = [part.stats.captures for part in parts]
+    asked = [SamplingParams(max_tokens=6, temperature=1.0, seed=s, ignore_eos=True) for s in range(count)]
+    outs = run(graph, requests(count, 1.0)[0], asked)
+    assert [len(out["tokens"]) for out in outs] == [6] * count
+    assert before == [part.stats.captures for part in parts] and all(part.stats.replays > 0 for part in parts)

@@ -24,7 +24,7 @@ def memory(num_blocks: int = 1000, held: int = 10 * GIB, workspace: int = GIB) -
     )
     return RankMemory(
         ranks="0", role="all", items=items, device_bytes=0, host_bytes=0, headroom_bytes=0, num_blocks=num_blocks,
-        num_state_slots=4,
+        num_state_slots=4, step_bytes=workspace,
     )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def drive(graph: EngineGraph, order: list[int], rng: np.random.Generator | None 
             got[numbers[event.request_id]] = (tokens, logprobs, of_prompt, event.finish_reason or reason)
         running = engine.scheduler._decoding
         if rng is not None and len(running) and rng.random() < PREEMPT:
-            engine.scheduler._preempt(int(rng.choice(running)))
+            engine.scheduler.preempt(int(rng.choice(running)))
 
     for number in order:
         prompt, params = all_requests[number]

@@ -57,14 +57,21 @@ class Side:
         return [sequences.tokens_NL.cpu(), sequences.num_tokens_N.cpu(), sequences.drafts_NK.cpu()]
 
 
-def new_side(device: str, graphs: bool, head_DV: torch.Tensor, params: list[SamplingParams]) -> Side:
+def new_side(
+    device: str,
+    graphs: bool,
+    head_DV: torch.Tensor,
+    params: list[SamplingParams],
+    proposed_MV: torch.Tensor | None = None,
+) -> Side:
     host = new_sampler(NUM, V)
     sequences = DeviceSequences(NUM, 400, 3, DEPTH, device)
     for slot, one in enumerate(params):
         prompt = np.arange(3, 9 + slot)
         host.admit(slot, Request(slot, prompt, one, slot))
         sequences.admit(slot, prompt, 400)
-    sampler = DeviceSampler(host, ops_of(device), device)
+    proposed_MV = None if proposed_MV is None else proposed_MV.to(device)
+    sampler = DeviceSampler(host, ops_of(device), device, rejection=proposed_MV is not None, proposed_MV=proposed_MV)
     head = head_DV.to(device)
     return Side(
         sampler,
@@ -100,12 +107,16 @@ def assert_same(got: Verified, want: Verified) -> None:
         assert other.logprobs.tolist() == one.logprobs.tolist()
 
 
-def check_rounds(device: str, graphs: bool, seed: int, **kept: Any) -> None:
-    """Eight steps of different sizes; hidden states lie in any order among others, as when some sequences have ended."""
+def check_rounds(device: str, graphs: bool, seed: int, rejection: bool = False, **kept: Any) -> None:
+    """Eight steps of different sizes; hidden states lie in any order among others, as when some sequences have ended.
+
+    With `rejection` drafts are judged as if they had been drawn from nearly the same at every place.
+    """
     rng = random_seed(seed)
     head_DV = torch.from_numpy(rng.normal(size=(D, V))).float()
     params = [msgspec.structs.replace(random_params(rng), **kept) for _ in range(NUM)]
-    ours, theirs = new_side(device, graphs, head_DV, params), new_side(device, False, head_DV, params)
+    proposed_MV = torch.from_numpy(rng.normal(size=((NUM + 1) * DEPTH, V))).float() if rejection else None
+    ours, theirs = (new_side(device, on, head_DV, params, proposed_MV) for on in (graphs, False))
     hidden_TD = torch.empty(NUM * (DEPTH + 1), D, device=device)
     seen = {"failed": 0, "accepted": 0, "edited": 0, "masked": 0}
     for number in range(8):
@@ -136,7 +147,7 @@ def check_rounds(device: str, graphs: bool, seed: int, **kept: Any) -> None:
 
 def mostly_right(rng: np.random.Generator, side: Side, logits_TV: torch.Tensor, rows: VerifyRows) -> None:
     """Seven drafts in ten become the tokens that will be chosen: without edits these hang on no draft."""
-    launched = copy.copy(side.sampler).launch(logits_TV, rows)
+    launched = copy.copy(side.sampler).launch(logits_TV.clone(), rows)
     tokens_T = launched.token_T.cpu().numpy()
     for r in range(len(rows.slots)):
         for depth in range(int(rows.row_starts[r + 1] - rows.row_starts[r]) - 1):
@@ -152,6 +163,16 @@ def test_padded_steps_give_what_their_pieces_give(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(2, 4))
 def test_padded_steps_with_edits_give_what_their_pieces_give(seed: int) -> None:
     check_rounds("cpu", False, seed)
+
+
+def test_padded_steps_of_rejection_give_what_their_pieces_give() -> None:
+    check_rounds("cpu", False, 5, rejection=True, **PLAIN)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kept", [PLAIN, {}])
+def test_graphs_of_rejection_give_what_their_pieces_give(kept: dict[str, Any]) -> None:
+    check_rounds("cuda", True, 6, rejection=True, **kept)
 
 
 @pytest.mark.gpu

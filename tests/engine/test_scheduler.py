@@ -133,7 +133,7 @@ def test_the_result_of_a_step_is_dropped_when_its_sequence_was_preempted_meanwhi
         output = execute(engine, scheduled)
         for slot in scheduled.plan.slots.tolist():
             if engine.scheduler.table.request_id[slot] == second:
-                engine.scheduler._preempt(slot)
+                engine.scheduler.preempt(slot)
         late = commit(engine, scheduled, output)
         assert second not in [event.request_id for event in late]
         events += late
@@ -200,7 +200,7 @@ def test_the_watchdog_ends_work_that_goes_in_a_circle() -> None:
         for _ in range(200):
             now[0] += 1.0
             engine.step()
-            engine.scheduler._preempt(engine.scheduler._prefilling[0])
+            engine.scheduler.preempt(engine.scheduler._prefilling[0])
     assert engine.stats().recomputed_tokens > 0
 
 

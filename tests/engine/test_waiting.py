@@ -29,6 +29,21 @@ def test_one_that_returns_has_its_old_place() -> None:
     assert line.pop() is first and line.pop() is second
 
 
+def test_without_a_free_slot_who_has_one_is_next_and_keeps_its_place() -> None:
+    line = WaitingLine()
+    head, *others = (entry(arrival, priority) for arrival, priority in ((9, 1), (1, 0), (2, 0), (3, 0)))
+    for one in (head, *others):
+        line.push(one)
+    others[1].slot = others[2].slot = 7
+    assert line.next(slots_free=1) is head and line.next(slots_free=0) is others[1]
+    for _ in range(3):
+        line.take(others[1])
+        assert not others[1].waiting and len(line) == 3 and line.next(slots_free=0) is others[2]
+        line.push(others[1])
+    line.take(head)
+    assert [line.pop() for _ in range(len(line))] == others and line.next(slots_free=0) is None
+
+
 def test_those_that_leave_early_are_forgotten_also_when_nobody_is_served() -> None:
     line = WaitingLine()
     head = entry(0, priority=1)

@@ -5,14 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from device_engines import device_executor, device_graph, local_graph
-from engine_crowds import POISON, REPLAY, VOCABULARY, Answer, Asked, Drawn
+import pytest
+from device_engines import device_executor, golden_of_blocks
+from engine_crowds import BLOCK, LENGTH, POISON, VOCABULARY, Answer, Asked, Drawn
+from engine_shortage import Shortage
+from msgspec.structs import replace
 
-from deepinfer.engine.build import EngineGraph
+from deepinfer.config.compose import load
+from deepinfer.config.facts import probe
+from deepinfer.engine import device_assembly
+from deepinfer.engine.build import EngineGraph, build_graph
 from deepinfer.engine.device_sampling import DeviceLane, keep_on_device
 from deepinfer.engine.sampling_graphs import SamplingGraphs
 from deepinfer.interfaces import Drafts
 from deepinfer.model.fused.sequences import DeviceSequences
+from deepinfer.ops.device import twins
+from deepinfer.plan.resolve import resolve
+from deepinfer.plan.types import Plan
+
+ON_CPU = ("hardware=cpu", "model.dtype=float64", "model.threads=1", "cost=roofline")
 
 
 class Planted:
@@ -38,6 +49,9 @@ class Planted:
         keep_on_device(sequences, slots, made)
         return Known(made)
 
+    def close(self) -> None:
+        """It holds nothing."""
+
 
 @dataclass(frozen=True)
 class Known:
@@ -54,6 +68,7 @@ class Driver:
         self.graph, self.engine, self.left = graph, graph.engine, list(crowd)
         self.heard: dict[int, Answer] = {}
         self.asked_by: dict[int, Asked] = {}
+        self.shortage: Shortage | None = None
         embeddings = graph.model.embed_VD
         embeddings[POISON] = float("nan")
 
@@ -111,9 +126,11 @@ class Driver:
             np.testing.assert_array_equal(state.drafts_NK[slot], device.drafts_NK[slot].numpy())
 
 
-def reference(requests: list[Asked], replay: bool) -> list[Asked]:
+def reference(requests: list[Asked], what: Drawn) -> list[Asked]:
     copies = [Asked(one.prompt, one.params) for one in requests]
-    driver = Driver(local_graph("model.max_model_len=256", *(REPLAY if replay else ())), copies)
+    driver = Driver(
+        build_graph(small_blocks(f"model.max_model_len={LENGTH}", *what.bounded), poison_freed=True), copies
+    )
     while driver.left:
         driver.send()
     while driver.engine.has_work:
@@ -121,15 +138,27 @@ def reference(requests: list[Asked], replay: bool) -> list[Asked]:
     return copies
 
 
+def small_blocks(*overrides: str) -> Plan:
+    """Blocks of a few tokens, so that short texts cross many of their ends."""
+    spec = load(*ON_CPU, f"model.path={golden_of_blocks()}", *overrides)
+    spec = replace(spec, cache=replace(spec.cache, block_tokens=BLOCK))
+    return resolve(spec, probe(spec))
+
+
 def prepared(what: Drawn, requests: list[Asked], wanted: list[Asked], rng: np.random.Generator) -> Driver:
     """An engine as drawn."""
-    driver = Driver(device_graph(*what.options), requests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_assembly, "chunk_rows", lambda loaded: list(what.sizes))
+        graph = build_graph(small_blocks(*what.options), poison_freed=True, device_ops=twins())
+    driver = Driver(graph, requests)
     executor = device_executor(driver.graph)
     lane = executor.sampling
     if what.stays and isinstance(lane, DeviceLane):
         about = lane.sampler, lane.logits, lane.sequences
         lane.graphs = SamplingGraphs(*about, verify_length=driver.graph.limits.draft_depth, graphs=False)
-    if what.planted and isinstance(lane, DeviceLane) and lane.drafter is not None:
+    if what.planted and not what.rejection and isinstance(lane, DeviceLane) and lane.drafter is not None:
         said = [answer.tokens for one in wanted for answer in one.answers]
         lane.drafter = Planted(driver, dict(enumerate(said)), rng)
+    if what.short:
+        driver.shortage = Shortage(executor, rng)
     return driver

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +68,7 @@ def test_without_the_peer_ours_is_measured_alone(
     monkeypatch.setattr(sys, "argv", ["peer_transformers.py", *words])
     peer_transformers.main()
     printed = capsys.readouterr()
-    assert "no transformers: ours alone; type: pip install -e '.[bench]'" in printed.err
+    assert "ours alone: no transformers; type: pip install -e '.[bench]'" in printed.err
     line = json.loads(printed.out.splitlines()[-1])
     assert line["batch"] == 2 and line["deepinfer_decode_tokens_per_s"] > 0 and line["differences"] == []
     assert not [key for key in line if key.startswith("transformers") or key.endswith("ratio")]
@@ -80,9 +79,7 @@ def test_a_release_of_transformers_without_v4_is_named(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(transformers_v4, "find_spec", lambda name: None if "v4" in name else object())
     monkeypatch.setattr(transformers_v4, "_version", lambda name: "5.0.0")
-    assert transformers_v4.absent().startswith(
-        "transformers 5.0.0 has no deepseek_v4: ours alone; type: pip install -U "
-    )
+    assert transformers_v4.absent().startswith("transformers 5.0.0 has no deepseek_v4; type: pip install -U ")
 
 
 def test_ratios_say_how_many_times_ours_the_peer_takes() -> None:
@@ -136,7 +133,9 @@ def test_a_feature_is_compared_with_its_absence(
 ) -> None:
     import gpu_throughput
 
-    short = replace(gpu_throughput.FEATURES["speculation=ngram"], params=(("temperature", 0.0), ("max_tokens", 8)))
+    short = gpu_throughput.switched(
+        "speculation=ngram", "speculation.back_off=false", params=(("temperature", 0.0), ("max_tokens", 8))
+    )
     monkeypatch.setitem(gpu_throughput.FEATURES, "speculation=ngram", short)
     words = [
         "model.threads=1",
@@ -156,6 +155,23 @@ def test_a_feature_is_compared_with_its_absence(
     assert line["ratio"] > 0 and "off_accepted_length" not in line
 
 
+def test_the_floor_grows_with_rows_and_is_below_what_was_measured(graph: EngineGraph) -> None:
+    from engine_loads import SteadyBatch, floors_ms
+
+    one, four = (floors_ms(graph, batch, 64) for batch in (1, 4))
+    assert one["decode_floor_ms"] < four["decode_floor_ms"] < 4 * one["decode_floor_ms"]
+    assert four["prefill_floor_ms"] > four["decode_floor_ms"]
+    batch = SteadyBatch(graph, np.arange(256).reshape(4, 64) + 40)
+    assert four["prefill_floor_ms"] < 1e3 * batch.prefill_s
+    batch.end()
+
+
+def test_the_last_value_of_a_key_counts() -> None:
+    from gpu_throughput import settled
+
+    assert settled(["a=1", "b=x=y", "a=2"]) == ["a=2", "b=x=y"]
+
+
 def test_answers_that_differ_are_counted() -> None:
     from engine_loads import Served
     from gpu_throughput import compare
@@ -172,7 +188,7 @@ def test_prompts_that_share_a_beginning_differ_behind_it() -> None:
     shared = texts("shared beginning", 70)
     assert len(shared) == 70 and len({tuple(one[:SHARED_TOKENS].tolist()) for one in shared}) == 1
     assert len({tuple(one.tolist()) for one in shared[:20]}) == 20
-    assert min(len(one) for one in texts("long prompts", 64)) > 512
+    assert min(len(one) for one in texts("long prompts", 64)) > 256
 
 
 def measured(**values: object) -> dict[str, object]:
@@ -212,8 +228,9 @@ def test_the_peer_table_leaves_out_what_was_not_measured() -> None:
         "differences": ["no engram"],
     }
     ratios = {"transformers_decode_ratio": 12.34, "transformers_prefill_ratio": 2.0}
-    text = peer_report([measured(width="tiny", batch=8, layers=6, experts=8, **ours, **ratios)])
-    assert "| tiny, 6 layers, 8 experts | 8 | 900 | 12.3 | – | 8,000 | 2.0 |" in text
+    line = measured(width="tiny", batch=8, context=100, layers=6, experts=8, decode_floor_ms=0.8, **ours, **ratios)
+    text = peer_report([line])
+    assert "| tiny, 6 layers, 8 experts | 8 | 900 | 9.0 % | 12.3 | – | 8,000 | – | 2.0 |" in text
     assert "The peer differs: no engram memory; four tokens" in text
 
 
@@ -225,10 +242,17 @@ def test_the_readme_has_one_row_for_the_peer() -> None:
         measured(width="tiny", batch=batch, deepinfer_decode_tokens_per_s=rate, transformers_decode_ratio=ratio)
         for batch, rate, ratio in rates
     ]
-    row = readme_row([*lines, measured(width="wide", batch=1)])
-    assert row.startswith(
-        "| decode on one a GPU, B = 1 / 8 | 700 / 5,000 tokens/s: 25 / 25 × the peer run eagerly there |"
+    row = readme_row(lines)
+    assert row.startswith("| decode on one a GPU, B = 1 / 8 | 700 / 5,000 tokens/s: 25 / 25 × the peer run eagerly |")
+    wide = measured(
+        width="wide",
+        batch=1,
+        deepinfer_decode_tokens_per_s=90.0,
+        transformers_decode_ratio=3.52,
+        transformers_compiled_decode_ratio=1.0,
     )
+    beside = "90 tokens/s: 3.5 × the peer run eagerly, 1.0 × the peer with CUDA graphs of its fixed parts"
+    assert f"; at the release's widths, 4 layers, {beside} |" in readme_row([*lines, wide])
     page = "a\n| old | 3 | `python benchmarks/peer_transformers.py` |\nb\n"
     assert with_row(page, row) == f"a\n{row}\nb\n"
     with pytest.raises(ValueError, match="has 0 lines that end in"):

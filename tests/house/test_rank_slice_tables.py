@@ -46,6 +46,19 @@ def test_tables_have_a_row_for_each_point_and_name_what_is_modelled() -> None:
     assert "351 a user" in text and "quoted with 26,000" in text and "10,291" in text and "- links are modelled" in text
 
 
+def test_one_step_of_each_phase_is_told_op_by_op_and_bytes_beside_the_plan() -> None:
+    from rank_slice_tables import tables
+
+    def ops(step: str, op: str) -> dict[str, Any]:
+        return COMMON | {"what": "ops", "step": step, "entries": [{"op": op, "shape": "", "calls": 1, "ms": 1.0}]}
+
+    memory = {"what": "memory", "held": 20e9, "planned_held": 19.9e9, "step": 4e9, "planned_step": 4.1e9, "apart": 0.0}
+    steps = [ops("decode 1", "first"), ops("decode 2", "second"), ops("prefill 1", "third")]
+    text = tables([SHARE, COMMON | memory, *steps])
+    assert "| first |" in text and "| third |" in text and "second" not in text
+    assert "memory without cache blocks: held 20 GB (planned 19.9 GB)" in text
+
+
 def test_the_last_line_of_a_point_counts(tmp_path: Path) -> None:
     from rank_slice import latest
 

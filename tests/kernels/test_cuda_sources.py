@@ -22,17 +22,33 @@ MORE_SPILL_BYTES = {  # by the variants' names
     "cuda_sample_rows 256 3 12032 1": 448,  # and a bf16 row is loaded through registers
     "cuda_top_entries 4 32 1 0 2": 128,  # registers are capped so that two blocks share a multiprocessor
 }
+DENSE = ("SUMS", "TOKENS", "WARPGROUPS", "RESIDENT", "DEPTH", "EACH", "STAGES", "SUMS_BYTES")
+
+
+def _experts(*sizes: int) -> dict[str, int | str]:
+    """A form of cuda_fp4_grouped_linear.py."""
+    return dict(zip(("GROUPS", "PRODUCTS", "TILE_ROWS", "FEWER_ROWS", "CUT", "SLOTS", "DELAY"), sizes, strict=True))
+
+
 MACROS: dict[str, list[dict[str, int | str]]] = {
-    "cuda_expert_permutation.cu": [{"CHOSEN": 6, "OWN": 24, "WARPS": 32}],
+    "cuda_expert_permutation.cu": [{"CHOSEN": 6, "OWN": 24, "BLOCKS": blocks, "WARPS": 32} for blocks in (1, 8)],
     "cuda_fp4_experts.cu": [
-        {"K": 5120, "N_OUT": 4608, "FUSED": 1, "TILE_ROWS": 128, "PRODUCTS": 2, "SLOTS": 9, "DELAY": 4},
-        {"K": 2304, "N_OUT": 5120, "FUSED": 0, "TILE_ROWS": 64, "PRODUCTS": 1, "SLOTS": 6, "DELAY": 2},
+        {"K": 5120, "N_OUT": 4608, "FUSED": 1, **_experts(3, 1, 96, 64, 1, 6, 2)},
+        {"K": 2304, "N_OUT": 5120, "FUSED": 0, **_experts(2, 2, 128, 64, 1, 9, 4)},
+        {"K": 2304, "N_OUT": 5120, "FUSED": 0, **_experts(4, 1, 40, 24, 0, 8, 2)},
     ],
     "cuda_fp8_linear.cu": [
-        {"TOKENS": 8, "RESIDENT": 2, "DEPTH": 2, "STAGES": 5, "SUMS": "CLUSTER"},
-        {"TOKENS": 64, "RESIDENT": 2, "DEPTH": 2, "STAGES": 3, "SUMS": "CLUSTER"},
-        {"TOKENS": 192, "RESIDENT": 1, "DEPTH": 1, "STAGES": 6, "SUMS": "SEQUENCE"},
-        {"TOKENS": 256, "RESIDENT": 1, "DEPTH": 1, "STAGES": 5, "SUMS": "CHAIN"},
+        dict(zip(DENSE, variant))
+        for variant in (
+            ("SENT", 8, 2, 2, 2, 1, 4, 20480),
+            ("SENT", 64, 2, 2, 1, 1, 3, 20480),
+            ("CLUSTER", 96, 2, 2, 1, 1, 5, 0),
+            ("CLUSTER", 128, 2, 1, 1, 2, 8, 0),
+            ("CLUSTER", 128, 4, 1, 1, 1, 6, 0),
+            ("CHAIN", 96, 4, 1, 2, 1, 3, 0),
+            ("CHAIN", 256, 2, 1, 1, 1, 5, 0),
+            ("SEQUENCE", 192, 2, 1, 1, 1, 6, 0),
+        )
     ],
     "cuda_hyper_border.cu": [{"HIDDEN": 5120, "MIX": 1}, {"HIDDEN": 5120, "MIX": 0}],
     "cuda_index_scores.cu": [

@@ -43,7 +43,7 @@ def test_equals_the_twin(first: int, local: int, rows: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", (0, 1, 2, 700, 40000))
+@pytest.mark.parametrize("rows", (0, 1, 2, 300, 700, 40000))
 def test_many_and_few_rows(rows: int) -> None:
     """From none to several loads of every warp; one expert that takes nearly all; experts that get none."""
     picks_TX = picks(rows, 12, "cuda")

@@ -9,14 +9,13 @@ import pytest
 import torch
 from deepinfer.kernels import cuda_fp8_linear
 from deepinfer.kernels.cuda_fp8_linear import (
-    Shape,
     fp8_grouped_linear,
     fp8_linear,
-    num_segments,
     prepare_fp8_weight,
     random_fp8_weight,
     restore_fp8_weight,
 )
+from deepinfer.kernels.fp8_linear_shapes import SPLIT, WHOLE, Shape, choose, num_segments
 
 from deepinfer.formats import fake_fp8_rows
 from deepinfer.ops.fp8_linear import Fp8Weight
@@ -115,6 +114,22 @@ def test_the_order_of_addition_follows_from_the_weight_alone() -> None:
     assert [num_segments(*WEIGHTS[name]) for name in ("q and kv down", "q up", "attention out")] == [8, 1, 5]
 
 
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("processors", [66, 132])
+def test_a_cut_fits_the_weight_for_any_number_of_rows(name: str, processors: int) -> None:
+    outputs, inputs = WEIGHTS[name]
+    segments = num_segments(outputs, inputs)
+    for num_tokens in (1, 8, 9, 64, 65, 96, 97, 128, 129, 192, 256, 257, 512, 4096, 24576):
+        shape = choose(num_tokens, outputs, inputs, segments, processors)
+        assert (shape.sums == "CHAIN") == (segments == 1) and outputs % (64 * shape.warpgroups) == 0
+        assert segments % shape.each == 0 and shape.cluster(segments) in (1, *range(2, 9))
+        assert shape.sums != "SENT" or num_tokens <= shape.tokens
+
+
+def test_groups_of_an_odd_number_of_tiles_take_blocks_of_one_tile() -> None:
+    assert all(choose(tokens, 8 * 128, 4096, 8, 132, groups=8).warpgroups == 2 for tokens in (1, 96, 128, 300))
+
+
 def test_the_twin_is_the_product_of_the_decoded_numbers() -> None:
     weight, x_TK = random_fp8_weight(64, 96, 1, "cpu"), activations(5, 96, 2, "cpu")
     expected = x_TK.double() @ weight.numbers(torch.float64).t()
@@ -132,15 +147,9 @@ def check(out_TN: torch.Tensor, x_TK: torch.Tensor, weight: Fp8Weight) -> None:
 
 
 def all_shapes(segments: int) -> list[Shape]:
-    """Every cut that `choose` knows for so many segments."""
-    few = (8, 16, 32, 64)
-    if segments == 1:
-        return [Shape(tokens, 2, 2, "CHAIN") for tokens in few] + [
-            Shape(tokens, 1, 1, "CHAIN") for tokens in (128, 192, 256)
-        ]
-    return [Shape(tokens, 2, 2, "CLUSTER") for tokens in few] + [
-        Shape(tokens, 1, 1, "SEQUENCE") for tokens in (128, 160, 192)
-    ]
+    """Every variant that can take so many segments."""
+    shapes = [timed.shape for timed in (WHOLE if segments == 1 else SPLIT)]
+    return [shape for shape in shapes if segments % shape.each == 0 and (shape.each == 1 or segments > shape.each)]
 
 
 @pytest.mark.gpu

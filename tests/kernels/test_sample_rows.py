@@ -108,6 +108,35 @@ def test_values(kind: str, features: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("columns", [0, 6])
+def test_what_tokens_are_drawn_from_is_kept(columns: int) -> None:
+    """In rows of somebody's choice, and in the logits themselves."""
+    logits_RV, rows = mixed(48, 21)
+    logits_RV[3, 5] = torch.nan
+    order_R = torch.randperm(60, generator=seeded(4), device="cuda")[:48].int()
+    kept, want = (torch.zeros(60, V, device="cuda") for _ in range(2))
+    plain = twin.sample_rows(logits_RV, rows, columns=columns, kept_XV=want, kept_row_R=order_R, rounded=True)
+    got = kernel.sample_rows(logits_RV, rows, columns=columns, kept_XV=kept, kept_row_R=order_R)
+    assert_equal(got, plain)
+    same_R = (got.kept_R == plain.kept_R) & (plain.fault_R == 0)
+    assert torch.equal(kept[order_R[same_R].long()], want[order_R[same_R].long()])
+    inside = logits_RV.clone()
+    assert_equal(kernel.sample_rows(inside, rows, kept_XV=inside), kernel.sample_rows(logits_RV, rows))
+    assert torch.equal(inside[same_R], kept[order_R[same_R].long()])
+
+
+@pytest.mark.gpu
+def test_log_probabilities_of_tokens_that_were_chosen_elsewhere() -> None:
+    logits_RV, rows = mixed(48, 22)
+    chosen_R = twin.sample_rows(logits_RV, rows, stream=3, rounded=True).token_R
+    chosen_R[::5] = -1
+    want = twin.sample_rows(logits_RV, rows, columns=6, chosen_R=chosen_R, rounded=True)
+    assert_equal(kernel.sample_rows(logits_RV, rows, columns=6, chosen_R=chosen_R), want)
+    fine_R = (chosen_R >= 0) & (want.fault_R == 0)
+    assert fine_R.sum() > 20 and torch.equal(want.token_R[fine_R], chosen_R[fine_R])
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["normal", "zipf", "equal"])
 def test_hot_and_cold_rows(kind: str) -> None:
     """From scores of a million, where float32 tells few apart, to nearly equal ones."""

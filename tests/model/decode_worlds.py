@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.engine.decode_state import DecodeState
+from deepinfer.engine.step_plan import decode_plan
 from deepinfer.interfaces import Drafts, StepPlan
 from deepinfer.model.cache_storage import ModelCache
 from deepinfer.model.fused.decode_step import DecodeRows, DecodeStep
@@ -30,6 +31,8 @@ class Worlds:
         depth: int,
         seed: int,
         verify_length: int | None = None,
+        num_snapshots: int = 0,
+        spare_rows: int = 0,
     ) -> None:
         self.model, self.num_slots, self.depth, self.max_model_len = model, num_slots, depth, max_model_len
         self.rng = np.random.default_rng(seed)
@@ -37,13 +40,19 @@ class Worlds:
         self.blocks = -(-max_model_len // model.layout.block_tokens)
         self.host, self.device = (
             ModelCache(
-                model.config, model.layout, num_blocks=num_slots * self.blocks, num_slots=num_slots + 1, device=device
+                model.config,
+                model.layout,
+                num_blocks=num_slots * self.blocks,
+                num_slots=num_slots + 1,
+                num_snapshots=num_snapshots,
+                num_spare=-(-spare_rows // model.layout.ring_slots),
+                device=device,
             )
             for _ in range(2)
         )
         for cache in (self.host, self.device):
             cache.fill_nan(list(range(cache.num_blocks)))
-            cache.fill_nan_slots(list(range(num_slots)))
+            cache.fill_nan_slots([*range(num_slots), *range(len(cache.state) - cache.num_spare, len(cache.state))])
         self.state = DecodeState(num_slots, max_model_len, ngrams, depth, verify_length)
         self.sequences = DeviceSequences(num_slots, max_model_len, ngrams, depth, device)
         self.tables = self.rng.permutation(num_slots * self.blocks).reshape(num_slots, self.blocks)
@@ -76,15 +85,26 @@ class Worlds:
 
     def plan(self, slots: np.ndarray, num_drafts: int = 0, reach: int = 0, **fields: np.ndarray) -> StepPlan:
         """A decode step of `slots`; the tables are as wide as the longest sequence may need, or `reach` positions."""
-        none = np.zeros(0, dtype=np.int64)
-        zeros = np.zeros(len(slots), dtype=np.int64)
         reach = reach or int((self.state.num_tokens[slots] + self.depth + 1).max())
         width = min(self.blocks, -(-reach // self.model.layout.block_tokens))
-        floors = {"window_from": zeros, "upper_from": zeros, "write_from": zeros} | fields
-        return StepPlan(
-            slots=slots, num_decode=len(slots), block_tables=self.tables[slots, :width], chunk_starts=none,
-            chunk_rows=none, chunk_tokens=none, chunk_sampled=none.astype(bool), num_drafts=num_drafts, **floors,
-        )  # fmt: skip
+        return decode_plan(slots, self.tables[slots, :width], num_drafts=num_drafts, **fields)
+
+    def mixed(
+        self, decode: np.ndarray, chunks: dict[int, np.ndarray], starts: dict[int, int], num_drafts: int = 100
+    ) -> StepPlan:
+        """`decode` go on, beside chunks (slot → tokens) that begin at `starts`."""
+        slots = np.concatenate([decode, np.array(list(chunks), dtype=np.int64)])
+        rows = np.array([len(tokens) for tokens in chunks.values()])
+        first = np.array([starts[slot] for slot in chunks])
+        reach = max(int((first + rows).max()), int((self.state.num_tokens[decode] + self.depth + 1).max()))
+        return replace(
+            self.plan(slots, num_drafts, reach),
+            num_decode=len(decode),
+            chunk_starts=first,
+            chunk_rows=rows,
+            chunk_tokens=np.concatenate(list(chunks.values())),
+            chunk_sampled=np.ones(len(rows), dtype=bool),
+        )
 
     def both(self, step: DecodeStep, plan: StepPlan) -> tuple[Tensor, DecodeRows, np.ndarray]:
         """Hidden rows of the host's step, the device's, and how many drafts each sequence had checked."""

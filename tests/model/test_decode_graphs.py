@@ -1,7 +1,7 @@
 """On a GPU: the fused model on kernels, and decode steps as CUDA graphs."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 
@@ -16,9 +16,9 @@ from deepinfer.arch.cache import CacheLayout
 from deepinfer.interfaces import StepPlan
 from deepinfer.model.cache_storage import ModelCache
 from deepinfer.model.checkpoint.weights import load_stored
+from deepinfer.model.fused.beside import one_by_one
 from deepinfer.model.fused.decode_step import DecodeStep
 from deepinfer.model.fused.model import FusedModel
-from deepinfer.model.fused.sublayers import FusedExperts
 from deepinfer.ops.device import twins
 from deepinfer.ops.device_choice import device_ops
 
@@ -174,16 +174,16 @@ def test_graphs_that_were_closed_are_captured_again() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 5, 96])
-def test_branches_change_no_bit(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shared expert beside the routed ones, or behind them: launched one by one and as a graph."""
+def test_branches_change_no_bit(rows: int) -> None:
+    """Launches beside others, or one after another: without a graph and as one."""
     found = []
     for branches in (True, False):
-        monkeypatch.setattr(FusedExperts, "branches", branches)
         for graphs in (True, False):
             both = Worlds(on_kernels(), num_slots=rows, max_model_len=LENGTH, depth=0, seed=7)
             for slot in range(rows):
                 both.admit(slot, 9, LENGTH)
             step, plan = both.step(graphs=graphs), both.plan(np.arange(rows))
-            step(plan)
-            found.append(step(plan).hidden_TD[:rows].clone())
+            with nullcontext() if branches else one_by_one():
+                step(plan)
+                found.append(step(plan).hidden_TD[:rows].clone())
     assert found[0].isfinite().all() and all(torch.equal(found[0], other) for other in found[1:])

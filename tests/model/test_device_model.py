@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from fused_models import golden, row_by_row, trained
+from likely_tokens import Piece, choose_the_same_tokens
 from small_models import make_step, random_tokens
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from deepinfer.arch.cache import CacheLayout
@@ -17,16 +17,8 @@ from deepinfer.model.checkpoint.weights import load_stored
 from deepinfer.model.fused.model import FusedModel
 from deepinfer.ops.device_choice import device_ops
 
-MARGIN = 2.0  # two logits of a row that are farther apart keep their order
-MEDIAN_ERROR, MOST_ERROR = 0.25, 0.75  # root mean square over a row's logits (they spread by 3.6); of 95 % of rows
 NO_WORSE = 1.1  # times the twins' own distance from float64 in bfloat16, at most
 SLOTS, BLOCKS = 8, 16  # sequences, and blocks of each
-PROMPTS = (
-    "Once upon a time there was a small village near the river",
-    "def add(a, b):\n    return",
-    "The three numbers are 4, 8 and 15. The sum is",
-)
-Piece = tuple[list[int], int, int, int]  # all tokens of a sequence, first and end position, slot
 
 
 @dataclass
@@ -70,29 +62,15 @@ def texts_of(engine: OnDevice, length: int = 300) -> list[list[int]]:
 
 @pytest.mark.gpu
 def test_the_trained_model_chooses_the_tokens_that_it_chooses_on_a_cpu() -> None:
-    """Prompts of three kinds in one step, then token by token along the tokens that the CPU likes best."""
-    both, tokenizer = (
-        (made("trained", "cpu", "twins"), made("trained", "cuda", "chosen")),
-        Tokenizer.from_file(str(trained().tokenizer_path)),
-    )
+    both = made("trained", "cpu", "twins"), made("trained", "cuda", "chosen")
     for engine in both:
         engine.forget()
-    texts = [tokenizer.encode(prompt).ids for prompt in PROMPTS]
-    done, errors, margins = [0] * len(texts), [], []
-    for _ in range(12):
-        pieces = [(text, first, len(text), slot) for slot, (text, first) in enumerate(zip(texts, done))]
-        last = torch.tensor([end - first for _, first, end, _ in pieces]).cumsum(0) - 1
-        rows = [e.model.logits(e.step(*pieces)[last.to(e.model.device)]).cpu() for e in both]
-        done = [len(text) for text in texts]
-        errors.append((rows[0] - rows[1]).square().mean(-1).sqrt())
-        best = rows[0].topk(2)
-        margins.append(best.values[:, 0] - best.values[:, 1])
-        chosen = rows[0].argmax(-1)
-        assert ((rows[1].argmax(-1) == chosen) | (margins[-1] <= MARGIN)).all()
-        for text, token in zip(texts, chosen.tolist()):
-            text.append(token)
-    assert (torch.cat(margins) > MARGIN).float().mean() >= 0.5, "most tokens were really compared"
-    assert torch.cat(errors).median() <= MEDIAN_ERROR and torch.cat(errors).quantile(0.95) <= MOST_ERROR
+
+    def logits_of(pieces: list[Piece], rows: Tensor) -> tuple[Tensor, Tensor]:
+        one, other = (e.model.logits(e.step(*pieces)[rows.to(e.model.device)]).cpu() for e in both)
+        return one, other
+
+    choose_the_same_tokens(logits_of, 12)
 
 
 @pytest.mark.gpu

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from fused_models import SNAPSHOTS, Pair, golden, pair, row_by_row, trained, watched
+from likely_tokens import Piece, choose_the_same_tokens
 from small_models import Engine, make_step, random_tokens
-from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,18 +21,6 @@ from deepinfer.ops.device import twins
 
 LENGTH = 150  # golden: beyond the window (16), index_topk (16 entries) and the candidates (8 blocks of 4)
 RELATIVE = 1e-12  # of float64 hidden states; nothing but the order of sums differs
-MARGIN = (
-    2.0  # bfloat16: two logits of a row that are farther apart keep their order (a row's own error is 0.1 as a rule)
-)
-MEDIAN_ERROR, MOST_ERROR = (
-    0.25,
-    0.75,
-)  # bfloat16: root mean square over a row's logits (they spread by 3.6); of 95 % of rows
-PROMPTS = (
-    "Once upon a time there was a small village near the river",
-    "def add(a, b):\n    return",
-    "The three numbers are 4, 8 and 15. The sum is",
-)
 WAITING = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::is_nonzero", "aten::equal"}
 
 
@@ -151,25 +139,16 @@ def test_a_row_alone_has_the_bits_that_it_has_in_company(texts: list[list[int]])
 
 
 def test_the_trained_model_agrees_in_bfloat16_and_chooses_the_same_tokens(full: bool) -> None:
-    """Prompts of three kinds in one step, then token by token along the tokens that the engine's model likes best."""
-    both, tokenizer = pair(trained, "bfloat16"), Tokenizer.from_file(str(trained().tokenizer_path))
+    both = pair(trained, "bfloat16")
     both.forget()
-    texts = [tokenizer.encode(prompt).ids for prompt in PROMPTS]
-    done, errors, margins = [0] * len(texts), [], []
-    for _ in range(96 if full else 24):
-        pieces = [(text, first, len(text), slot) for slot, (text, first) in enumerate(zip(texts, done))]
-        last = torch.tensor([end - first for _, first, end, _ in pieces]).cumsum(0) - 1
-        rows = [e.model.logits(h[last]) for e, h in zip((both.plain, both.fused), both.step(*pieces))]
-        done = [len(text) for text in texts]
-        errors.append((rows[0] - rows[1]).square().mean(-1).sqrt())
-        best = rows[0].topk(2)
-        margins.append(best.values[:, 0] - best.values[:, 1])
-        chosen = rows[0].argmax(-1)
-        assert ((rows[1].argmax(-1) == chosen) | (margins[-1] <= MARGIN)).all()
-        for text, token in zip(texts, chosen.tolist()):
-            text.append(token)
-    assert (torch.cat(margins) > MARGIN).float().mean() >= 0.5, "most tokens were really compared"
-    assert torch.cat(errors).median() <= MEDIAN_ERROR and torch.cat(errors).quantile(0.95) <= MOST_ERROR
+
+    def logits_of(pieces: list[Piece], rows: Tensor) -> tuple[Tensor, Tensor]:
+        one, other = (
+            e.model.logits(hidden_TD[rows]) for e, hidden_TD in zip((both.plain, both.fused), both.step(*pieces))
+        )
+        return one, other
+
+    choose_the_same_tokens(logits_of, 96 if full else 24)
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from deepinfer.arch.config import V41Config, parse_config
+from deepinfer.arch.kernel_widths import CHOICES, fp8_weights, reasons
 from deepinfer.config.facts import shipped_folder
-from deepinfer.ops.device_choice import CHOICES, device_ops, fp8_weights, reasons, refusals
+from deepinfer.ops.device_choice import device_ops, refusals
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"

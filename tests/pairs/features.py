@@ -67,7 +67,11 @@ FEATURES = {
     "dspark": Feature(("speculation=dspark", "speculation.cost_curve=none", *DRAFTED), accepted_and_rejected),
     "fixed": Feature(("speculation=dspark_fixed", "speculation.verify_length=3", *DRAFTED), accepted_and_rejected),
     "ngram": Feature(("speculation=ngram", *DRAFTED), accepted_and_rejected),
-    "ahead": Feature(("scheduler.async_depth=1",), lambda ran: ran.stats.steps_ahead > ran.stats.steps // 2),
+    "ahead": Feature(
+        ("scheduler.async_depth=1",),
+        lambda ran: ran.stats.steps_ahead > ran.stats.steps // 2,
+        ("scheduler.async_depth=0",),
+    ),
     "snapshot": Feature(("cache=prefix",), saved),
     "replayed": Feature(("cache=prefix", "replay.on_hit=exact"), saved),
     "chunks": Feature(
@@ -183,7 +187,7 @@ def run(overrides: tuple[str, ...], temperature: float, *, grammar: bool, preemp
         step()
         running = engine.scheduler._decoding
         if preempts and steps % PREEMPT_EVERY == 0 and len(running) and engine.stats().preemptions < PREEMPTIONS:
-            engine.scheduler._preempt(int(running[-1]))
+            engine.scheduler.preempt(int(running[-1]))
     stats = engine.stats()
     engine.close()
     return Ran(list(got.values()), stats, graph, len(set(prompt_rows) - {0}))

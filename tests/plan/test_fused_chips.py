@@ -67,3 +67,14 @@ def test_blackwell_is_planned_and_refused_by_its_architecture(plan_of: PlanOf) -
     assert plan.unbuilt == ("hardware of architecture sm100",)
     with pytest.raises(Refused, match="hardware=b200\n    this version has no code to run it"):
         build_graph(plan_of("model=v41_tiny", "hardware=b200", "kernels=reference"))
+
+
+def test_a_plan_names_the_general_kernels_and_a_run_counts_them(plan_of: PlanOf) -> None:
+    pytest.importorskip("triton")
+    from deepinfer.engine.build_device import _ops
+
+    named = [note for note in plan_of(*TINY).notes if "a general kernel computes" in note]
+    (said,) = _ops(plan_of(*TINY))[1]
+    assert said.startswith(f"{len(named)} groups of operations") and "deepinfer plan names them" in said
+    for others in ((*TINY, "kernels=reference"), ("model=v41_tiny", "hardware=cpu"), ("hardware=h200", "parallel=ep8")):
+        assert not any("general kernel" in note for note in plan_of(*others).notes), others

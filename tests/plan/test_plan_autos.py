@@ -73,6 +73,36 @@ def test_executor(plan_of: PlanOf, overrides: tuple[str, ...], executor: str) ->
     assert node.implementation.startswith(f"deepinfer.engine.executor_{executor}:")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "depth", "why"),
+    [
+        (("hardware=h200",), 1, "hides behind the device's"),
+        (("hardware=h200", "speculation=dspark"), 1, "no token changes"),
+        (("hardware=h200", "speculation=ngram"), 0, "waits for the tokens"),
+        (("hardware=h200", "executor=simulated"), 0, "a virtual clock"),
+        (("hardware=cpu",), 0, "the host's own cores"),
+        (("hardware=cpu", "speculation=dspark"), 0, "the host's own cores"),
+    ],
+)
+def test_steps_are_scheduled_ahead_where_that_hides_something(
+    plan_of: PlanOf, overrides: tuple[str, ...], depth: int, why: str
+) -> None:
+    plan = plan_of(*TINY, *overrides)
+    decided = decision(plan, "scheduler.async_depth")
+    assert plan.scheduler.async_depth == depth == int(decided.value)
+    assert why in decided.rule and decided.runner_up == str(1 - depth)
+    (node,) = [node for node in plan.graph if node.name == "scheduler"]
+    assert node.settings["async_depth"] == depth
+
+
+@pytest.mark.parametrize("hardware", ["cpu", "h200"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_depth_that_is_asked_for_is_taken(plan_of: PlanOf, hardware: str, depth: int) -> None:
+    plan = plan_of(*TINY, f"hardware={hardware}", f"scheduler.async_depth={depth}")
+    assert plan.scheduler.async_depth == depth
+    assert not [decision for decision in plan.decisions if decision.key == "scheduler.async_depth"]
+
+
 def test_verification_is_coupled_unless_asked_otherwise(plan_of: PlanOf) -> None:
     ngram = (*TINY, "speculation=ngram")
     assert plan_of(*TINY).numerics.verify == "none"

@@ -88,7 +88,7 @@ def test_counts_on_the_device_are_those_on_the_host() -> None:
     launched = device.launch(torch.from_numpy(made.logits_TV), made.rows)
     assert launched.token_T.dtype == launched.counts_S.dtype == launched.starts_X.dtype == torch.int32
     assert launched.starts_X.tolist() == made.rows.row_starts.tolist()
-    assert launched.slots_S.tolist() == list(range(num)) and launched.drafts_SK.tolist() == made.rows.drafts.tolist()
+    assert launched.slots_S.tolist() == list(range(num))
     got = device.finish(launched)
     assert launched.counts_S.tolist() == got.counts.tolist()
     first_S = launched.starts_X[:-1].tolist()

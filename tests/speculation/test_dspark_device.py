@@ -1,6 +1,7 @@
 """Drafts on a device: those of the engine's drafter, whether the host chooses them or never sees their logits."""
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ from torch import Tensor
 from deepinfer.interfaces import Drafts, Request, SamplingParams
 from deepinfer.model.checkpoint.reader import open_checkpoint
 from deepinfer.model.checkpoint.weights import load_stored
+from deepinfer.model.fused.step_graphs import captured
 from deepinfer.ops.device import twins
 from deepinfer.ops.device_choice import device_ops
 from deepinfer.sampling.sampler import Sampler
@@ -128,12 +130,6 @@ def test_keys_that_replay_left_out_are_not_seen_on_either_way(rig: Rig) -> None:
     np.testing.assert_allclose(launched.confidence, made.confidence, rtol=1e-5)
 
 
-def test_no_sequence_is_no_work(rig: Rig) -> None:
-    nobody = np.zeros(0, np.int64)
-    drafts = on_device(rig).draft(nobody, rig.tokens_NL, nobody, PAD, pytest.fail)
-    assert drafts.token_ids.shape == drafts.confidence.shape == (0, DEPTH)
-
-
 def test_a_block_deeper_than_the_checkpoint_is_refused() -> None:
     with pytest.raises(ValueError, match=r"speculation\.depth=7.*blocks of 5"):
         device_drafter(golden_model().config, stored(), twins(), "float32", depth=7)
@@ -142,10 +138,9 @@ def test_a_block_deeper_than_the_checkpoint_is_refused() -> None:
 # ---- the device alone --------------------------------------------------------------------------------------------------------
 
 
-def launched(rig: Rig, **how: Any) -> Drafts:
+def launched(rig: Rig) -> Drafts:
     known = rig.on_device(SEQUENCES, str(on_device(rig).device))
-    made = on_device(rig).launch(SLOTS_S, known, **how)
-    return on_device(rig).finish(made)
+    return on_device(rig).launch(SLOTS_S, known).wait()
 
 
 def test_the_device_draws_what_the_host_would_choose(rig: Rig) -> None:
@@ -167,12 +162,12 @@ def test_drafts_stay_with_the_sequences(rig: Rig) -> None:
 
 
 def test_sequences_that_want_no_drafts_get_none_and_change_nothing(rig: Rig) -> None:
-    """At their end, or told not to; the others draft as if they were alone."""
+    """At their end; the others draft as if they were alone."""
     known = rig.on_device(SEQUENCES)
     every = on_device(rig).launch(SLOTS_S, known).wait()
     known.length_end_N[1], known.length_end_N[5] = 6, 43  # 5 and 41 tokens: room for one more, for two more
-    going = torch.tensor([True, True, True, True, False, True])
-    made = on_device(rig).launch(SLOTS_S, known, going).wait()
+    known.length_end_N[3] = 60
+    made = on_device(rig).launch(SLOTS_S, known).wait()
     some = [0, 2, 3, 5]
     assert np.array_equal(made.token_ids[some], every.token_ids[some])
     assert np.array_equal(made.confidence[some], every.confidence[some])
@@ -210,17 +205,15 @@ def decode_rows(rig: Rig, pieces: list[tuple[int, int, int]], padding: int) -> A
     )
 
 
-def assert_rows_are_observed(rig: Rig, other: Rig) -> None:
-    """The same keys as those of a step that the host resolved; rows of padding leave nothing."""
-    pieces = [(0, 106, 112), (1, 4, 5), (5, 40, 43)]
-    rig.step(*pieces)
-    for _ in range(2):
-        on_device(other).observe_rows(decode_rows(other, pieces, 3))
-    assert torch.equal(rig.drafters[-1].cache.state, other.drafters[-1].cache.state)
+PIECES = [(0, 106, 112), (1, 4, 5), (5, 40, 43)]
 
 
 def test_rows_that_the_device_resolved_are_observed(rig: Rig) -> None:
-    assert_rows_are_observed(rig, golden_rig())
+    """The same keys as those of a step that the host resolved; rows of padding leave nothing."""
+    other = golden_rig()
+    rig.step(*PIECES)
+    on_device(other).observe_rows(decode_rows(other, PIECES, 3))
+    assert torch.equal(on_device(rig).cache.state, on_device(other).cache.state)
 
 
 # ---- on a GPU ----------------------------------------------------------------------------------------------------------------
@@ -291,8 +284,16 @@ def test_a_capture_touches_no_sequence_and_rounds_go_on_after_a_close() -> None:
 
 
 @pytest.mark.gpu
-def test_rows_are_observed_in_graphs() -> None:
-    assert_rows_are_observed(gpu_rig("hopper", graphs=False), gpu_rig("hopper", graphs=True))
+def test_rows_are_observed_in_a_graph() -> None:
+    rig, other = (gpu_rig("hopper", graphs=False) for _ in range(2))
+    observe, state = partial(on_device(other).observe_rows, decode_rows(other, PIECES, 3)), on_device(other).cache.state
+    before = state.clone()
+    observe()
+    graph = captured(observe, state.device)
+    state.copy_(before)
+    rig.step(*PIECES)
+    graph.replay()
+    assert torch.equal(on_device(rig).cache.state, state)
 
 
 @pytest.mark.gpu

@@ -42,7 +42,7 @@ def test_s02_a_late_result_of_a_preempted_request_is_discarded_in_full(depth: in
         slots = np.flatnonzero(engine.scheduler.table.request_id == ids[1])
         if step in (moment, moment + 1) and len(slots) and engine.scheduler.table.stage[slots[0]] == DECODE:
             assert engine._flying is not None, "its step is in flight"
-            engine.scheduler._preempt(int(slots[0]))
+            engine.scheduler.preempt(int(slots[0]))
     assert engine.stats().dropped_results >= 1 and engine.stats().preemptions >= 1
     for one, request_id in zip(params, ids):
         assert ends[request_id][0] == expected_answer(list(range(3, 12)), one.seed, one, limits)

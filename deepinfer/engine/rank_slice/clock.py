@@ -10,8 +10,10 @@ from math import ceil
 
 import torch
 
+from deepinfer.model.fused.step_graphs import captured
+
 Call = Callable[[], object]
-LEAST_RUNS = 5
+LEAST_RUNS = 3
 LONG_MS = 100.0  # calls that long are warm after one
 RUN_MS, MOST_AT_ONCE = 40.0, 8  # a run lasts about as long
 
@@ -27,26 +29,19 @@ class Took:
 
 
 class Clock:
-    """Times calls on one device. Graphs are captured one after another into one pool of memory."""
+    """Times calls on one device."""
 
     def __init__(self, device: torch.device, *, graphs: bool, runs: int = 9, most_s: float = 1.0) -> None:
         self.device, self.graphs = device, graphs and device.type == "cuda"
         self.runs, self.most_s = runs, most_s
-        self._pool = torch.cuda.graph_pool_handle() if self.graphs else None
 
     def replayed(self, call: Call) -> Call:
-        """The call as the replay of a graph, or itself where graphs are off. It runs once before."""
+        """The call as the replay of a graph with memory of its own, or itself where graphs are off. It runs once before."""
         call()
-        if not self.graphs:
-            return call
-        self._wait()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            call()
-        return graph.replay
+        return captured(call, self.device).replay if self.graphs else call
 
     def time(self, call: Call) -> Took:
-        """At least 5 runs, and as many of `runs` as `most_s` seconds allow. Short calls are launched behind each other, as an
+        """At least 3 runs, and as many of `runs` as `most_s` seconds allow. Short calls are launched behind each other, as an
         engine does with steps: the host's part hides behind the device's."""
         first_ms = self._once_ms(call, 1)
         if first_ms < LONG_MS:
@@ -70,7 +65,3 @@ class Clock:
         end.record()
         end.synchronize()
         return start.elapsed_time(end) / at_once
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()

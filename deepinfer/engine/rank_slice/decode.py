@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from deepinfer.engine.rank_slice.clock import Clock
 from deepinfer.engine.rank_slice.inputs import block_tables
 from deepinfer.engine.rank_slice.model import SliceModel
 from deepinfer.engine.rank_slice.steps import plain_sampling
+from deepinfer.engine.step_plan import decode_plan
 from deepinfer.interfaces import StepPlan
 from deepinfer.model.cache_storage import ModelCache
 from deepinfer.model.fused.decode_step import DecodeRows, DecodeStep
@@ -24,7 +26,6 @@ from deepinfer.speculation.calibration import Calibration
 from deepinfer.speculation.dspark_device import DeviceDSpark
 
 Call = Callable[[], object]
-NOTHING = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -104,21 +105,9 @@ class Decoder:
         return step
 
     def _plan(self, sequences: int, rows_each: int, context: int) -> StepPlan:
-        zeros = np.zeros(sequences, dtype=np.int64)
-        return StepPlan(
-            slots=np.arange(sequences),
-            num_decode=sequences,
-            block_tables=block_tables(sequences, context, self.cache.layout.block_tokens),
-            chunk_starts=NOTHING,
-            chunk_rows=NOTHING,
-            chunk_tokens=NOTHING,
-            chunk_sampled=NOTHING.astype(bool),
-            window_from=zeros,
-            upper_from=zeros,
-            write_from=zeros,
-            num_drafts=sequences * (rows_each - 1),
-            draft=rows_each > 1,
-        )
+        tables = block_tables(sequences, context, self.cache.layout.block_tokens)
+        drafts = sequences * (rows_each - 1)
+        return decode_plan(np.arange(sequences), tables, num_drafts=drafts, draft=rows_each > 1)
 
     def _finishing(self, rows: DecodeRows, sequences: int, rows_each: int) -> Call:
         """Head, sampling and verification of the live rows."""
@@ -151,9 +140,10 @@ class Decoder:
 
     def _drafting(self, rows: DecodeRows, sequences: int) -> Call:
         drafter, slots = self._drafter(), np.arange(sequences)
+        observe = self.clock.replayed(partial(drafter.observe_rows, rows))
 
         def drafting() -> None:
-            drafter.observe_rows(rows)
+            observe()
             drafter.launch(slots, self.state)
 
         return drafting

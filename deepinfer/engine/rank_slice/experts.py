@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from deepinfer.arch.config import V41Config
+from deepinfer.arch.routing import busiest_rank
 from deepinfer.model.fused.stored_weights import FusedExpertWeights
 from deepinfer.model.fused.sublayers import FusedExperts
 from deepinfer.ops.device import DeviceOps
+from deepinfer.ops.expert_permutation import Permutation
 
 Routing = Literal["balanced", "skewed"]
-ZIPF = 0.5  # exponent of the skewed popularity: expert i of the ranking is chosen as often as i^-ZIPF says
 NOBODY = -1
 
 
@@ -52,10 +53,7 @@ class Pairs:
         """Share of all pairs that each local expert gets, float64 [E]."""
         if self.routing == "balanced" or self.ranks == 1:
             return np.full(self.held, 1 / self.experts)
-        weights = np.arange(1, self.experts + 1, dtype=np.float64) ** -ZIPF
-        placed = np.random.default_rng(self.seed).permutation(weights / weights.sum()).reshape(self.ranks, -1)
-        chosen: np.ndarray = placed[placed.sum(1).argmax()]
-        return chosen
+        return busiest_rank(self.ranks, self.experts, self.seed)
 
     def counts(self, rows: int) -> np.ndarray:
         """Pairs of each local expert, int64 [E], where every rank has `rows` rows: whole numbers of the right sum."""
@@ -85,17 +83,11 @@ class FoldedExperts(FusedExperts):
         super().__init__(config, ops, weights)
         self.pairs = pairs
 
-    def __call__(self, normed_TD: Tensor, quantised_TD: Tensor) -> Tensor:
-        ops, w, limit = self.ops, self.weights, self.config.swiglu_limit
-        logits_TE = ops.bf16_linear(normed_TD, w.gate_ED, self.logits_dtype)
-        _, weights_TX = ops.router(logits_TE, w.bias_E, w.chosen, self.config.routed_scaling_factor)
-        picks_TX = self.pairs.picks(len(normed_TD))
-        pairs = ops.expert_permutation(picks_TX, w.num_experts, weights_TX=_widened(weights_TX, picks_TX.shape[1]))
-        act_PI = ops.fp4_experts_up(quantised_TD, pairs.rows_P, pairs.starts_E1, pairs.weights_P, w.w13, limit)
-        parts_PD = ops.fp4_grouped_linear(act_PI, None, pairs.starts_E1, w.w2)
-        shared_TI = ops.swiglu_quantise(ops.fp8_linear(quantised_TD, w.shared_w13), None, limit)
-        places_TX = pairs.places_TX[:, : w.chosen].contiguous()
-        return ops.combine(parts_PD, places_TX, ops.fp8_linear(shared_TI, w.shared_w2))
+    def route(self, normed_TD: Tensor) -> Permutation:
+        chosen, picks_TX = self.weights.chosen, self.pairs.picks(len(normed_TD))
+        weights_TX = _widened(self.choose(normed_TD)[1], picks_TX.shape[1])
+        pairs = self.ops.expert_permutation(picks_TX, self.weights.num_experts, weights_TX=weights_TX)
+        return pairs._replace(places_TX=pairs.places_TX[:, :chosen].contiguous())
 
 
 def _widened(weights_TX: Tensor, width: int) -> Tensor:

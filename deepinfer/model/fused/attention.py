@@ -9,6 +9,7 @@ from torch import Tensor
 from deepinfer.arch.config import V41Config
 from deepinfer.model.cache_storage import ModelCache
 from deepinfer.model.fused import glue
+from deepinfer.model.fused.beside import beside
 from deepinfer.model.fused.indexer import FusedIndexer
 from deepinfer.model.fused.step_rows import FusedRows
 from deepinfer.model.fused.stored_weights import FusedAttentionWeights
@@ -30,21 +31,38 @@ class FusedAttention:
         """[T, D] of the site's input, as it is and on the FP8 grid."""
         ops, w, c = self.ops, self.weights, self.config
         rope_T2F = rows.ropes_T2F[self.compressed]
+        with beside(normed_TD, w.raw_ND is not None) as branch:
+            weight_TI = self.read_raw(normed_TD, rows, cache)
         low = ops.fp8_linear(quantised_TD, w.down)
         latent_TR = ops.norm_quantise(low[:, : c.q_lora_rank], w.q_norm, c.rms_norm_eps).grid_TD
-        raw = None if w.raw_ND is None else ops.bf16_linear(normed_TD, w.raw_ND, self.raw_dtype)
-        if self.compresses and rows.plan.writes_entries:
-            assert raw is not None
-            self.compress(raw, rows, cache)
-        if self.indexes:
-            assert raw is not None
-            q_TIK = ops.fp8_linear(latent_TR, w.index_up).unflatten(1, (c.index_n_heads, c.index_head_dim))
-            weight_TI = raw[:, -c.index_n_heads :] * (c.index_head_dim * c.index_n_heads) ** -0.5
-            indexer.choose(self.layer, ops.rotate_quantise_index_q(q_TIK, rope_T2F), weight_TI)
-        scratch = self.store_window(low[:, c.q_lora_rank :], rope_T2F, rows, cache)
-        q_THK = ops.fp8_linear(latent_TR, w.up).unflatten(1, (c.num_attention_heads, c.head_dim))
+        assert latent_TR is not None
+        q_TIK = self.index_queries(latent_TR, rope_T2F) if self.indexes else None
+        branch.join()
+        with beside(latent_TR, self.indexes) as branch:
+            scratch = self.store_window(low[:, c.q_lora_rank :], rope_T2F, rows, cache)
+            q_THK = ops.fp8_linear(latent_TR, w.up).unflatten(1, (c.num_attention_heads, c.head_dim))
+        if q_TIK is not None:
+            assert weight_TI is not None
+            indexer.choose(self.layer, q_TIK, weight_TI)
+        branch.join()
         out_THK = self.attend(q_THK, rope_T2F, rows, cache, scratch, indexer)
         return project_out(ops, c, w, out_THK)
+
+    def read_raw(self, normed_TD: Tensor, rows: FusedRows, cache: ModelCache) -> Tensor | None:
+        """What is made of the unquantised input, where there is any: stored entries, and the index weights [T, I]."""
+        c, w = self.config, self.weights
+        if w.raw_ND is None:
+            return None
+        raw = self.ops.bf16_linear(normed_TD, w.raw_ND, self.raw_dtype)
+        if self.compresses and rows.plan.writes_entries:
+            self.compress(raw, rows, cache)
+        return raw[:, -c.index_n_heads :] * (c.index_head_dim * c.index_n_heads) ** -0.5 if self.indexes else None
+
+    def index_queries(self, latent_TR: Tensor, rope_T2F: Tensor) -> Tensor:
+        """[T, I, K], turned and on the index grid."""
+        c = self.config
+        q_TIK = self.ops.fp8_linear(latent_TR, self.weights.index_up).unflatten(1, (c.index_n_heads, c.index_head_dim))
+        return self.ops.rotate_quantise_index_q(q_TIK, rope_T2F)
 
     def compress_all(self, normed_TD: Tensor, rows: FusedRows, cache: ModelCache) -> None:
         """Store the keys of every row's entries, for a step of which only some rows go on through this layer."""

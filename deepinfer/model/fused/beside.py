@@ -7,7 +7,18 @@ from functools import cache
 import torch
 from torch import Tensor
 
-MOST_ROWS = 128  # more of them were not measured: they fill the device by themselves
+MOST_ROWS = 384  # more of them were not measured
+_most_rows = [MOST_ROWS]  # the last number holds
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    """Meanwhile there is no branch, as whoever times single operations wants it."""
+    _most_rows.append(0)
+    try:
+        yield
+    finally:
+        _most_rows.pop()
 
 
 @contextmanager
@@ -16,11 +27,11 @@ def beside(x_TD: Tensor, wanted: bool = True) -> Iterator["Branch"]:
 
     `x_TD`: what it reads; on a CPU, and for many rows, there is no branch.
 
-    Tensors made inside belong to the branch: they are let go of after `join` only. Operations that keep a workspace stay out
-    of a branch, for two launches of one would meet in it.
+    Tensors made inside belong to the branch: they are let go of after `join` only. An operation that keeps a workspace is not
+    launched on both sides of a branch: two launches of it would meet in there.
     """
     device = x_TD.device
-    if not wanted or device.type != "cuda" or len(x_TD) > MOST_ROWS:
+    if not wanted or device.type != "cuda" or len(x_TD) > _most_rows[-1]:
         yield Branch(None, device)
         return
     side = _side_stream(device)

@@ -17,10 +17,14 @@ class DecodePlanner:
         self.ops, self.maker, self.sequences, self.verify_length = ops, maker, sequences, verify_length
 
     def __call__(self, plan_X: Tensor, size: StepSize) -> tuple[DecodeNumbers, FusedRows]:
-        """Launches only, the same for every plan of a size. Drafts that are checked are written behind the newest tokens."""
-        ropes = self.maker.ropes_P2F
-        numbers = self.ops.decode_rows(plan_X, self.sequences.tensors, ropes[False], ropes[True], self._shape(size))
+        """Launches only, the same for every plan of a size."""
+        numbers = self.numbers(plan_X, size)
         return numbers, self._rows(numbers, size)
+
+    def numbers(self, plan_X: Tensor, size: StepSize) -> DecodeNumbers:
+        """The numbers alone. Drafts that are checked are written behind the newest tokens."""
+        ropes = self.maker.ropes_P2F
+        return self.ops.decode_rows(plan_X, self.sequences.tensors, ropes[False], ropes[True], self._shape(size))
 
     def _shape(self, size: StepSize) -> DecodeShape:
         config, layout = self.maker.config, self.maker.layout

@@ -8,6 +8,7 @@ import numpy as np
 
 LADDER = ((8, 1), (64, 8), (256, 32), (1024, 64))  # up to → in steps of
 RUNGS_PER_DOUBLING = 8  # behind the ladder
+LEAST_BLOCKS = 16  # columns of tables: a row reads what it sees, so that short sequences share graphs for nothing
 TOLERANCE = 0.01  # a step this much longer counts as equally long: less than what times of one step differ by
 
 

@@ -7,7 +7,7 @@ to the padding slot and never changes the bits of other rows.
 Legend: T rows · D hidden · F draft features · S sequences.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,12 +17,10 @@ from deepinfer.interfaces import StepPlan
 from deepinfer.model.cache_storage import ModelCache
 from deepinfer.model.fused.decode_inputs import PlanSender, StepSize
 from deepinfer.model.fused.decode_plan import DecodePlanner
-from deepinfer.model.fused.decode_sizes import default_sizes, power_of_two, size_of
+from deepinfer.model.fused.decode_sizes import LEAST_BLOCKS, default_sizes, power_of_two, size_of
 from deepinfer.model.fused.model import FusedModel
 from deepinfer.model.fused.sequences import DeviceSequences
-from deepinfer.model.fused.step_graphs import GraphStats, StepGraphs
-
-LEAST_BLOCKS = 16  # columns of tables: a row reads what it sees, so that short sequences share graphs for nothing
+from deepinfer.model.fused.step_graphs import GraphPool, GraphStats, StepGraphs
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,9 @@ class DecodeStep:
     """`step(plan)` for plans without chunks, restores and snapshots.
 
     `cache` has one slot more than `sequences` runs: the padding slot, its last. At most `verify_length` drafts of a sequence
-    are checked (None: all). `features`: whether to return the draft module's inputs. `row_sizes`: to which numbers rows are
-    padded, the default are fine steps; sequences and tables are padded to powers of two. With `graphs` (CUDA only) every
-    size becomes a graph.
+    are checked (None: all). `features`: whether to return the draft module's inputs. `observe` gets the rows behind the
+    layers, for launches of its own that are part of the step. `row_sizes`: to which numbers rows are padded, the default are
+    fine steps; sequences and tables are padded to powers of two. With `graphs` (CUDA only) every size becomes a graph.
     """
 
     def __init__(
@@ -60,10 +58,12 @@ class DecodeStep:
         *,
         verify_length: int | None = None,
         features: bool = False,
+        observe: Callable[[DecodeRows], None] | None = None,
         graphs: bool = False,
         row_sizes: Sequence[int] | None = None,
     ) -> None:
         self.model, self.cache, self.sequences, self.features = model, cache, sequences, features
+        self._observe = observe
         self.verify_length = sequences.depth if verify_length is None else min(verify_length, sequences.depth)
         layout, most = model.layout, sequences.num_slots * (1 + self.verify_length)
         _check(model, cache, sequences, self.verify_length, graphs)
@@ -114,6 +114,11 @@ class DecodeStep:
             self._graphs.capture(size)
 
     @property
+    def graph_pool(self) -> GraphPool | None:
+        """Memory that graphs of other steps on the same stream may share; None without graphs."""
+        return None if self._graphs is None else self._graphs.pool
+
+    @property
     def num_graphs(self) -> int:
         return 0 if self._graphs is None else len(self._graphs)
 
@@ -134,7 +139,7 @@ class DecodeStep:
         out_TD, features_TF = self._room(size.rows)
         hidden_TD = self.model.run_rows(rows, rows, self.cache, features_TF)
         hidden_TD = hidden_TD if out_TD is None else out_TD.copy_(hidden_TD)
-        self._results[size] = DecodeRows(
+        found = self._results[size] = DecodeRows(
             hidden_TD=hidden_TD,
             features_TF=features_TF,
             positions_T=numbers.positions_T,
@@ -144,6 +149,8 @@ class DecodeStep:
             checked_S=numbers.checked_S,
             num_rows_bound=size.rows,
         )
+        if self._observe is not None:
+            self._observe(found)
 
     def _room(self, rows: int) -> tuple[Tensor | None, Tensor | None]:
         """Where hidden states and features go. With graphs: outside of their pool, into buffers of the largest step."""

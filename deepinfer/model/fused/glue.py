@@ -31,6 +31,14 @@ def to_device(arrays: Mapping[str, np.ndarray], device: torch.device) -> dict[st
     return {name: whole[starts[name] :][: array.size].view(array.shape) for name, array in arrays.items()}
 
 
+def to_host(x: Tensor, into: Tensor | None = None) -> Tensor:
+    """A copy in the host's memory, there as soon as the device's stream is; pinned, so that it moves at the bus's speed.
+
+    `into`: where it goes, else new memory."""
+    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda) if into is None else into
+    return host.copy_(x, non_blocking=True)
+
+
 def embed_streams(embed_VD: Tensor, token_ids_T: Tensor, streams: int) -> Tensor:
     """[T, N, D]: a token's embedding in every stream."""
     return embed_VD.index_select(0, token_ids_T.long()).unsqueeze(1).repeat(1, streams, 1)
@@ -61,17 +69,26 @@ def spread_rows(x_TD: Tensor, rows_T: Tensor | None, total: int) -> Tensor:
 
 
 def window_rows(
-    positions_T: Tensor, floor_T: Tensor, ring_T: Tensor, place_T: Tensor, window: int, ring_slots: int
+    positions_T: Tensor,
+    floor_T: Tensor,
+    ring_T: Tensor,
+    place_T: Tensor,
+    window: int,
+    ring_slots: int,
+    first_T: Tensor | None = None,
 ) -> Tensor:
     """Row numbers int32 [T, W] of a row's window keys by position, -1 before its floor.
 
-    In the ring whose first row is `ring_T`; where `place_T` is not negative in the scratch store instead, in which the row's
-    own key lies at `place_T` and older ones right before it.
+    In the ring whose first row is `ring_T`; where `place_T` is not negative in a row of that number instead, and older ones
+    right before it, back to position `first_T` (None: all of them).
     """
     back_W = torch.arange(window - 1, -1, -1, dtype=torch.int32, device=positions_T.device)
     wanted_TW = positions_T.unsqueeze(1) - back_W
     in_ring_TW = ring_T.unsqueeze(1) + wanted_TW % ring_slots
-    rows_TW = torch.where(place_T.unsqueeze(1) >= 0, place_T.unsqueeze(1) - back_W, in_ring_TW)
+    beside_TW = (place_T >= 0).unsqueeze(1)
+    if first_T is not None:
+        beside_TW = beside_TW & (wanted_TW >= first_T.unsqueeze(1))
+    rows_TW = torch.where(beside_TW, place_T.unsqueeze(1) - back_W, in_ring_TW)
     return torch.where(wanted_TW >= floor_T.unsqueeze(1), rows_TW, -1)
 
 

@@ -31,6 +31,7 @@ from deepinfer.model.fused.stored_weights import (
     fused_site,
 )
 from deepinfer.model.fused.sublayers import FusedEngram, FusedExperts
+from deepinfer.model.model_inputs import check_compact, class_table
 from deepinfer.model.rope import inverse_frequencies, rope_table
 from deepinfer.ops.device import DeviceOps
 from deepinfer.ops.hyper_border import Border, Coefficients
@@ -69,7 +70,9 @@ class FusedModel:
     ) -> None:
         self.config, self.ops, self.layout, self.compact = config, ops, layout, compact
         self.device = torch.device(device)
-        _check(config, layout, compact, token_classes)
+        check_compact(config, compact)
+        assert layout.numerics == "full", "the caches must be laid out for this model"
+        classes_V, self.pad_class = class_table(config, token_classes)
         self.dtype: torch.dtype = getattr(torch, layout.dtype)
         source = StoredSource(stored, ops, self.device, self.dtype)
         self.embed_VD, self.head_VD = source.plain("embed.weight"), source.plain("head.weight")
@@ -79,9 +82,8 @@ class FusedModel:
         frequencies = {kind: inverse_frequencies(config, compressed=kind) for kind in (False, True)}
         ropes = {kind: rope_table(f, positions, source.wide_dtype).to(self.device) for kind, f in frequencies.items()}
         self.rows = RowMaker(config, layout, ropes, self.device, compact)
-        classes = np.zeros(config.vocab_size, dtype=np.int64) if token_classes is None else token_classes
-        self.pad_class = int(classes[config.engram_pad_token_id])
-        self.classes_V = torch.tensor(classes, dtype=torch.int64, device=self.device)
+        unread = torch.zeros(config.vocab_size, dtype=torch.int64)
+        self.classes_V = (unread if classes_V is None else classes_V).to(self.device)
 
     @torch.inference_mode()
     def forward(self, step: StepInput, cache: ModelCache) -> Tensor:
@@ -179,13 +181,3 @@ def _layer(source: StoredSource, config: V41Config, ops: DeviceOps, layer: int) 
         ffn_site=fused_site(source, prefix, "ffn"),
         experts=FusedExperts(config, ops, experts),
     )
-
-
-def _check(config: V41Config, layout: CacheLayout, compact: bool, token_classes: np.ndarray | None) -> None:
-    later = [layer for layer in config.kv_source_layer_ids if layer > config.boundary]
-    assert not (compact and later), "entries of a layer past the boundary would lack the rows that were dropped"
-    assert layout.numerics == "full", "the caches must be laid out for this model"
-    if config.engram_layer_ids and token_classes is None:
-        raise ValueError("this model has engram layers: FusedModel needs token_classes (see deepinfer.arch.engram)")
-    if token_classes is not None and len(token_classes) != config.vocab_size:
-        raise ValueError(f"token_classes has {len(token_classes)} entries for a vocabulary of {config.vocab_size}")

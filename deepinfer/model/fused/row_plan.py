@@ -47,9 +47,33 @@ class RowPlan:
 
 def plan_rows(step: StepInput, config: V41Config, layout: CacheLayout, num_slots: int) -> RowPlan:
     """For all rows of the step; snapshot i is state row `num_slots` + i."""
+    lengths_S, sequence_T = np.diff(step.row_starts), sequence_of_rows(step)
+    arrays = base_arrays(step, sequence_T, config, layout) | {"tables": step.block_tables}
+    floor_T = arrays["floor"]
+    if layout.tail_sources:
+        arrays |= _tails(step, layout, num_slots)
+    far_S = lengths_S > near_rows(config, layout)
+    copies, scratch_rows = _window_copies(step, sequence_T, floor_T, far_S, config.sliding_window, layout, num_slots)
+    runs = _runs(far_S, step.row_starts)
+    return RowPlan(arrays | copies, runs, scratch_rows, len(sequence_T), len(sequence_T))
+
+
+def near_rows(config: V41Config, layout: CacheLayout) -> int:
+    """Rows of a sequence that a ring takes at once beside all that the first of them sees."""
+    return layout.ring_slots - config.sliding_window + 1
+
+
+def sequence_of_rows(step: StepInput) -> np.ndarray:
+    """[T]: which of the step's sequences each row is of."""
     lengths_S = np.diff(step.row_starts)
     assert len(step.positions) == step.row_starts[-1] and (lengths_S > 0).all(), "every sequence of a step has rows"
-    sequence_T = np.repeat(np.arange(len(lengths_S)), lengths_S)
+    return np.repeat(np.arange(len(lengths_S)), lengths_S)
+
+
+def base_arrays(
+    step: StepInput, sequence_T: np.ndarray, config: V41Config, layout: CacheLayout
+) -> dict[str, np.ndarray]:
+    """One number (of n-grams: some) of each row, whatever store its window keys lie in."""
     floor_T = _of_rows(step.window_from, sequence_T)
     assert (step.positions >= floor_T).all(), "a row sees at least its own window key"
     arrays = {
@@ -59,19 +83,14 @@ def plan_rows(step: StepInput, config: V41Config, layout: CacheLayout, num_slots
         "pair_positions": step.positions // 2 * 2,
         "own": np.arange(len(sequence_T)),
         "sequence": sequence_T,
-        "tables": step.block_tables,
         "floor": floor_T,
         "ring": step.state_slots[sequence_T] * layout.ring_slots,
     }
     for ratio in sorted({source.ratio for source in layout.sources}):
         arrays |= _entries(step, sequence_T, ratio, layout)
     if layout.tail_sources:
-        arrays |= _pairs(step, sequence_T, layout, num_slots)
-    room = layout.ring_slots - config.sliding_window + 1
-    far_S = lengths_S > room
-    copies, scratch_rows = _window_copies(step, sequence_T, floor_T, far_S, config.sliding_window, layout, num_slots)
-    runs = _runs(far_S, step.row_starts)
-    return RowPlan(arrays | copies, runs, scratch_rows, len(sequence_T), len(sequence_T))
+        arrays["partner"] = _partners(step, sequence_T, layout)
+    return arrays
 
 
 def plan_upper(
@@ -80,7 +99,7 @@ def plan_upper(
     """For the layers from the boundary on: a plan of the kept rows (`compact`), or the floors [T] where only those differ."""
     if step.upper_from is None:
         return None, None
-    sequence_T = np.repeat(np.arange(len(step.state_slots)), np.diff(step.row_starts))
+    sequence_T = sequence_of_rows(step)
     floor_T, upper_T = _of_rows(step.window_from, sequence_T), _of_rows(step.upper_from, sequence_T)
     kept_T = step.positions >= upper_T
     if not compact or kept_T.all():
@@ -108,18 +127,19 @@ def _entries(step: StepInput, sequence_T: np.ndarray, ratio: int, layout: CacheL
     return {f"entry_rows{ratio}": rows_T, f"visible{ratio}": (step.positions + 1) // ratio}
 
 
-def _pairs(step: StepInput, sequence_T: np.ndarray, layout: CacheLayout, num_slots: int) -> dict[str, np.ndarray]:
+def _partners(step: StepInput, sequence_T: np.ndarray, layout: CacheLayout) -> np.ndarray:
     """Each row's partner, where it completes a pair: the row before it, or -1 - n for place n of the tails."""
     slots, own_T = layout.tail_slots, np.arange(len(sequence_T))
     waiting_T = step.state_slots[sequence_T] * slots + (step.positions - 1) % slots
     first_T = own_T == step.row_starts[sequence_T]
-    partner_T = np.where(step.positions % 2 == 0, own_T, np.where(first_T, -1 - waiting_T, own_T - 1))
-    writes = ring_writes(step, slots, num_slots)
-    return {
-        "partner": partner_T,
-        "tail_from": writes.rows_T.numpy(),
-        "tail_to": (writes.outer_T * slots + writes.inner_T).numpy(),
-    }
+    return np.where(step.positions % 2 == 0, own_T, np.where(first_T, -1 - waiting_T, own_T - 1))
+
+
+def _tails(step: StepInput, layout: CacheLayout, num_slots: int) -> dict[str, np.ndarray]:
+    """Rows that leave their half in the tails, and where."""
+    writes = ring_writes(step, layout.tail_slots, num_slots)
+    to = writes.outer_T * layout.tail_slots + writes.inner_T
+    return {"tail_from": writes.rows_T.numpy(), "tail_to": to.numpy()}
 
 
 def _window_copies(

@@ -79,6 +79,11 @@ class DeviceSequences:
         """
         self._append(self.tensors, self.pad, slots_R, token_T, starts_X, counts_R)
 
+    def forget_drafts(self, slots: np.ndarray) -> None:
+        """None of `slots` has drafts any more. It needs no memory."""
+        for slot in slots.tolist():
+            self.drafts_NK[slot].fill_(NO_TOKEN)
+
     def keep_drafts(self, slots_S: Tensor, tokens_SK: Tensor, confidence_SK: Tensor) -> None:
         """What the next step may check. Sequences differ, but for the padding slot, whose drafts must be -1."""
         self._keep(self.tensors, slots_S, tokens_SK, confidence_SK)

@@ -8,10 +8,12 @@ import gc
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
 import torch
+
+from deepinfer.model.fused.memory_errors import is_out_of_memory
 
 Size = TypeVar("Size", bound=Hashable)
 LITTLE_BYTES = 4 << 30  # free memory of the device below which it is made before a capture
@@ -19,18 +21,29 @@ LITTLE_BYTES = 4 << 30  # free memory of the device below which it is made befor
 
 @dataclass
 class GraphStats:
-    """`direct`: steps that ran without a graph, because graphs are off."""
+    """`direct`: steps that ran without a graph, because graphs are off or there was no memory for one."""
 
     captures: int = 0
     replays: int = 0
     direct: int = 0
 
 
+class GraphPool:
+    """The private memory of graphs that never run at the same time."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """For graphs to come: a pool ends with the last graph in it."""
+        self.handle = torch.cuda.graph_pool_handle()
+
+
 class StepGraphs(Generic[Size]):
     """`run(size)` launches a step of a size; it must find its inputs in buffers that stay. Not for concurrent streams.
 
-    `stand_in(size)` makes those inputs harmless for the run that compiles kernels before a capture; `what` is for messages.
-    Its owner calls `close` once no graph is replayed any more.
+    `stand_in(size)` makes those inputs harmless for the run that compiles kernels before a capture; `what` is for messages;
+    `pool` may be shared with other graphs of the same stream. Its owner calls `close` once no graph is replayed any more.
     """
 
     def __init__(
@@ -39,39 +52,52 @@ class StepGraphs(Generic[Size]):
         stand_in: Callable[[Size], None],
         device: torch.device,
         what: str = "a decode step",
+        pool: GraphPool | None = None,
     ) -> None:
         self._run, self._stand_in, self._device, self._what = run, stand_in, device, what
-        self._pool = torch.cuda.graph_pool_handle()
+        self.pool = GraphPool() if pool is None else pool
         self._graphs: dict[Size, torch.cuda.CUDAGraph] = {}
+        self._direct: set[Size] = set()  # sizes for whose graphs memory did not suffice
         self.stats = GraphStats()
 
     def __len__(self) -> int:
         return len(self._graphs)
 
+    def has(self, size: Size) -> bool:
+        return size in self._graphs
+
     def replay(self, size: Size) -> None:
-        """On the current stream; the size was captured before."""
+        """On the current stream; the size was captured before. Where there was no memory for a graph the same is launched."""
+        if size in self._direct:
+            self._run(size)
+            self.stats.direct += 1
+            return
         self._graphs[size].replay()
         self.stats.replays += 1
 
     def capture(self, size: Size) -> None:
         """Capture the graph of a size unless it has one; behind a capture the inputs are a stand-in's."""
-        if size in self._graphs:
+        if size in self._graphs or size in self._direct:
             return
         self._stand_in(size)
         self._run(size)  # compiles kernels and makes their workspaces, neither of which a capture can hold
         try:
-            self._graphs[size] = captured(lambda: self._run(size), self._device, self._pool, f"{self._what} of {size}")
-        except RuntimeError:
+            run = partial(self._run, size)
+            self._graphs[size] = captured(run, self._device, self.pool.handle, f"{self._what} of {size}")
+        except RuntimeError as fault:
             if not self._graphs:
-                self._pool = torch.cuda.graph_pool_handle()  # a pool ends with the last graph in it
-            raise
+                self.pool.renew()
+            if not is_out_of_memory(fault):
+                raise
+            self._direct.add(size)
+            return
         self.stats.captures += 1
 
     def close(self) -> None:
         """End all graphs, once the device is through with them, and give their memory back."""
         torch.cuda.synchronize(self._device)
         self._graphs.clear()
-        self._pool = torch.cuda.graph_pool_handle()
+        self.pool.renew()
 
 
 def captured(

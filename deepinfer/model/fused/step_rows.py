@@ -96,9 +96,7 @@ class RowMaker:
         made = self.config, self.layout, cache.num_slots
         lower = plan_rows(step, *made)
         upper, upper_floor_T = plan_upper(step, *made, compact=self.compact)
-        assert not len(step.positions) or step.positions.max() < len(self.ropes_P2F[True]), (
-            f"position {step.positions.max()} lies behind the {len(self.ropes_P2F[True])} that this model was made for"
-        )
+        self.check_positions(step)
         arrays = dict(lower.arrays)
         if upper_floor_T is not None:
             arrays["upper_floor"] = upper_floor_T
@@ -110,6 +108,11 @@ class RowMaker:
             return rows, rows
         upper_numbers = {name.removeprefix(UPPER): x for name, x in numbers.items() if name.startswith(UPPER)}
         return rows, self.rows_of(upper, upper_numbers)
+
+    def check_positions(self, step: StepInput) -> None:
+        assert not len(step.positions) or step.positions.max() < len(self.ropes_P2F[True]), (
+            f"position {step.positions.max()} lies behind the {len(self.ropes_P2F[True])} that this model was made for"
+        )
 
     def rows_of(self, plan: RowPlan, numbers: Mapping[str, Tensor]) -> FusedRows:
         floors = numbers["floor"], numbers.get("upper_floor")
@@ -141,9 +144,8 @@ class RowMaker:
 
     def windows(self, numbers: Mapping[str, Tensor], floor_T: Tensor) -> Tensor:
         places = numbers["ring"], numbers["place"]
-        return glue.window_rows(
-            numbers["positions"], floor_T, *places, self.config.sliding_window, self.layout.ring_slots
-        )
+        sizes = self.config.sliding_window, self.layout.ring_slots
+        return glue.window_rows(numbers["positions"], floor_T, *places, *sizes, numbers.get("first"))
 
     def entries(self, ratio: int, numbers: Mapping[str, Tensor]) -> EntryRows:
         at_T = numbers["positions"] if ratio == 1 else numbers["pair_positions"]

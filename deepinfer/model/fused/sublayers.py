@@ -1,6 +1,6 @@
 """A layer's parts besides attention, by fused operations: experts and n-gram memory.
 
-Legend: T rows · N streams · D hidden · G n-gram slots · P pairs of a row and an expert.
+Legend: T rows · N streams · D hidden · G n-gram slots · X chosen experts · P pairs of a row and an expert · I inner.
 """
 
 from torch import Tensor
@@ -9,12 +9,11 @@ from deepinfer.arch.config import V41Config
 from deepinfer.model.fused.beside import beside
 from deepinfer.model.fused.stored_weights import FusedEngramWeights, FusedExpertWeights
 from deepinfer.ops.device import DeviceOps
+from deepinfer.ops.expert_permutation import Permutation
 
 
 class FusedExperts:
     """Router, routed experts and, beside them where rows are few, the shared expert."""
-
-    branches = True  # off: one launch after another, as whoever times single operations wants it
 
     def __init__(self, config: V41Config, ops: DeviceOps, weights: FusedExpertWeights) -> None:
         self.config, self.ops, self.weights = config, ops, weights
@@ -22,11 +21,12 @@ class FusedExperts:
 
     def __call__(self, normed_TD: Tensor, quantised_TD: Tensor) -> Tensor:
         """[T, D] of the site's input, as it is and on the FP8 grid."""
-        with beside(normed_TD, self.branches) as branch:
+        with beside(quantised_TD) as branch:
             shared_TD = self.shared(quantised_TD)
-        parts_PD, places_TX = self.routed(normed_TD, quantised_TD)
+        pairs = self.route(normed_TD)
+        parts_PD = self.routed(quantised_TD, pairs)
         branch.join()
-        return self.ops.combine(parts_PD, places_TX, shared_TD)
+        return self.ops.combine(parts_PD, pairs.places_TX, shared_TD)
 
     def shared(self, quantised_TD: Tensor) -> Tensor:
         """The shared expert's rows [T, D]."""
@@ -35,14 +35,25 @@ class FusedExperts:
             self.ops.swiglu_quantise(product(quantised_TD, w.shared_w13), None, self.config.swiglu_limit), w.shared_w2
         )
 
-    def routed(self, normed_TD: Tensor, quantised_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows of pairs of a row and an expert [P, D], and which of them are each row's."""
-        ops, w, limit = self.ops, self.weights, self.config.swiglu_limit
-        logits_TE = ops.bf16_linear(normed_TD, w.gate_ED, self.logits_dtype)
-        picks_TX, weights_TX = ops.router(logits_TE, w.bias_E, w.chosen, self.config.routed_scaling_factor)
-        pairs = ops.expert_permutation(picks_TX, w.num_experts, weights_TX=weights_TX)
-        act_PI = ops.fp4_experts_up(quantised_TD, pairs.rows_P, pairs.starts_E1, pairs.weights_P, w.w13, limit)
-        return ops.fp4_grouped_linear(act_PI, None, pairs.starts_E1, w.w2), pairs.places_TX
+    def route(self, normed_TD: Tensor) -> Permutation:
+        """Pairs of a row and an expert by expert, and which of them are each row's."""
+        picks_TX, weights_TX = self.choose(normed_TD)
+        return self.ops.expert_permutation(picks_TX, self.weights.num_experts, weights_TX=weights_TX)
+
+    def choose(self, normed_TD: Tensor) -> tuple[Tensor, Tensor]:
+        """Experts of each row and their weights [T, X]."""
+        w = self.weights
+        logits_TE = self.ops.bf16_linear(normed_TD, w.gate_ED, self.logits_dtype)
+        return self.ops.router(logits_TE, w.bias_E, w.chosen, self.config.routed_scaling_factor)
+
+    def routed(self, quantised_TD: Tensor, pairs: Permutation) -> Tensor:
+        """Rows [P, D] of the pairs."""
+        ops, w = self.ops, self.weights
+        assert pairs.weights_P is not None
+        act_PI = ops.fp4_experts_up(
+            quantised_TD, pairs.rows_P, pairs.starts_E1, pairs.weights_P, w.w13, self.config.swiglu_limit
+        )
+        return ops.fp4_grouped_linear(act_PI, None, pairs.starts_E1, w.w2)
 
 
 class FusedEngram:

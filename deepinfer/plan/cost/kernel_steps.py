@@ -3,7 +3,7 @@
 from msgspec import Struct, structs
 
 from deepinfer.config.chips import Chip
-from deepinfer.plan.cost.kernel_time import waves_of
+from deepinfer.plan.cost.tile_waves import Tiled, waves_of
 from deepinfer.plan.cost.types import Calibration, LaunchWork, PartTime, Work
 
 EXACT = "bf16"  # in which products of FP8 and FP4 numbers are exact
@@ -57,11 +57,9 @@ def launch_seconds(launch: LaunchWork, calibration: Calibration) -> float:
 
 def _seconds(launch: LaunchWork, calibration: Calibration) -> tuple[float, float, float, float]:
     """Computation, memory, both together, and latency, of all calls."""
-    kernel = calibration.kernels[launch.op]
-    waves = waves_of(launch.rows, launch.outputs, calibration.multiprocessors, launch.ragged) if launch.outputs else 1.0
-    return (
-        kernel.compute_s(launch.flops, waves),
-        launch.num_bytes / kernel.bytes_per_s,
-        kernel.body_s(launch.num_bytes, launch.flops, waves),
-        launch.calls * kernel.latency_s(launch.length),
-    )
+    kernel, processors = calibration.kernels[launch.op], calibration.multiprocessors
+    product = Tiled(launch.rows, launch.outputs, launch.length, launch.ragged)
+    compute_s = kernel.compute_s(launch.flops, waves_of(product, kernel, processors))
+    memory_s = kernel.memory_s(launch.num_bytes, launch.calls)
+    latency_s = kernel.latency_s(launch.length, kernel.turns(launch.rows, processors))
+    return compute_s, memory_s, kernel.together_s(memory_s, compute_s), launch.calls * latency_s

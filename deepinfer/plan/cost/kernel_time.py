@@ -1,11 +1,12 @@
 """How long one kernel takes, from a few figures fitted to its timings: a formula, so that it tells of other sizes too.
 
-    latency = fixed_s + length_s × length ^ exponent
+    latency = (fixed_s + length_s × length ^ exponent) × turns
     body    = ((bytes ÷ bytes_per_s) ^ power + (FLOPs × waves ÷ flops_per_s) ^ power) ^ (1 ÷ power)
 
-`length` is what a kernel walks through one after another: the columns of a product, the entries of a top-k. `waves` is how much
-longer a product takes because rows do not fill its tiles, and tiles not the last round of the chip's multiprocessors, up to
-`most_waves`. A power of 1 adds memory and computation, a high one takes the longer of both.
+`length` is what a kernel walks through one after another: the entries of a top-k. `turns` is how often it does so where the
+chip has no room for all rows at once. `waves` is how much longer a product takes because rows do not fill its tiles, and tiles
+not the last round of the chip's multiprocessors: see tile_waves.py. Rows that the kernel before left in the second-level cache
+come `cached` times as fast as from memory. A power of 1 adds memory and computation, a high one takes the longer of both.
 """
 
 import math
@@ -14,7 +15,7 @@ from msgspec import structs
 
 from deepinfer.plan.frozen import Frozen
 
-TILE, LEAST_TILE = 128, 8  # rows and outputs that a multiprocessor computes at a time; and the fewest rows
+CACHE_BYTES = 25e6  # up to which all rows are found in the cache: half of an H200's; from twice as many on none are
 
 
 class KernelTime(Frozen, frozen=True, kw_only=True):
@@ -26,46 +27,35 @@ class KernelTime(Frozen, frozen=True, kw_only=True):
     power: float = 1.0
     length_s: float = 0.0
     exponent: float = 1.0
-    most_waves: float = 1.0
+    resident: int = 0  # rows that a multiprocessor has at a time; 0: rows are no matter
+    cached: float = 1.0
+    tile: int = 128  # outputs of a product that a multiprocessor computes at a time
+    parts: int = 1  # of a product's columns at most, or of a row, side by side where tiles or rows are few
+    start: float = 0.0  # columns in whose time such a part begins and hands over its sums
+    extra_rows: float = 0.0  # of a product, in whose time a tile of weights is brought into its number format
 
     def on(self, memory: float, compute: float) -> "KernelTime":
         """On a chip with so many times the bandwidth and FLOP/s."""
         return structs.replace(self, bytes_per_s=self.bytes_per_s * memory, flops_per_s=self.flops_per_s * compute)
 
-    def latency_s(self, length: float = 0.0) -> float:
+    def latency_s(self, length: float = 0.0, turns: float = 1.0) -> float:
         """What one call takes however little it does."""
-        return self.fixed_s + self.length_s * length**self.exponent
+        return (self.fixed_s + self.length_s * length**self.exponent) * turns
+
+    def turns(self, rows: float, multiprocessors: int) -> int:
+        return max(1, math.ceil(rows / (self.resident * multiprocessors))) if self.resident else 1
+
+    def memory_s(self, num_bytes: float, calls: float = 1.0) -> float:
+        """Of `calls` together; all rows come from memory where `calls` is 0."""
+        found = min(max(2 - num_bytes / calls / CACHE_BYTES, 0.0), 1.0) if calls else 0.0
+        return num_bytes / self.bytes_per_s * (1 - found * (1 - 1 / self.cached))
 
     def compute_s(self, flops: float, waves: float = 1.0) -> float:
-        return flops * min(waves, self.most_waves) / self.flops_per_s
+        return flops * waves / self.flops_per_s
 
-    def body_s(self, num_bytes: float, flops: float, waves: float = 1.0) -> float:
-        """Memory and computation together, without the latency."""
-        memory_s, compute_s = num_bytes / self.bytes_per_s, self.compute_s(flops, waves)
+    def together_s(self, memory_s: float, compute_s: float) -> float:
+        """Memory and computation of one launch, without the latency."""
         longer = max(memory_s, compute_s)
         if not longer:
             return 0.0
         return float(longer * (1 + (min(memory_s, compute_s) / longer) ** self.power) ** (1 / self.power))
-
-
-def waves_of(rows: float, outputs: float, multiprocessors: int, ragged: bool = False) -> float:
-    """What rounds of whole tiles compute over what is asked for: 1 where tiles and the last round are full.
-
-    Up to half a tile of rows there are narrower tiles. Of experts, `rows` are those of one and `outputs` those of all; where
-    they are `ragged`, experts have more rows or fewer than that, and the last tile of each is half full on average.
-    """
-    if not rows or not outputs:
-        return 1.0
-    if ragged:
-        height = min(max(rows, LEAST_TILE), TILE)
-        bands = max(rows / height + 0.5, 1.0)
-    else:
-        height = TILE if rows > TILE / 2 else max(LEAST_TILE, 1 << (_whole(rows) - 1).bit_length())
-        bands = _whole(rows / height)
-    tiles = bands * _whole(outputs / TILE)
-    return math.ceil(tiles / multiprocessors) * multiprocessors / tiles * (bands * height / rows)
-
-
-def _whole(value: float) -> int:
-    """Rounded up, unless what is beyond a whole number comes of the reckoning."""
-    return math.ceil(value * (1 - 1e-9))

@@ -9,6 +9,8 @@ and out.
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from msgspec import structs
+
 from deepinfer.plan.cost.shape import Experts, KeyScan, Product, Scope, Shape
 from deepinfer.plan.cost.types import LaunchWork
 
@@ -57,45 +59,41 @@ def _product(product: Product, load: Counts) -> LaunchWork:
     calls, held = product.layers * read, product.weights * product.weight_bytes * read
     numbers = rows * product.per_row * product.layers * ((product.reads or product.inputs) + product.outputs)
     moved = held + numbers * ROW_BYTES
-    if product.op == "markov_step":  # one draft after another, each with logits to add to
-        calls, moved = load.drafts, held * load.drafts + rows * product.outputs * WIDE_BYTES
-    return LaunchWork(
+    launch = LaunchWork(
         part=product.part,
         op=product.op,
         calls=calls,
         num_bytes=moved,
         flops=rows * product.flops,
         length=product.inputs,
-        rows=rows / read,
-        outputs=product.outputs,
     )
+    if product.op == "markov_step":  # one draft after another, each with logits to add to
+        moved = held * load.drafts + rows * product.outputs * WIDE_BYTES
+        return structs.replace(launch, calls=load.drafts, num_bytes=moved)
+    return structs.replace(launch, rows=rows / read, outputs=product.outputs)
 
 
 def _scan(scan: KeyScan, load: Counts) -> Iterator[LaunchWork]:
     """A layer's window and its chosen entries are read by one launch, which the scan of windows stands for."""
     layers, rows, pairs = scan.layers, load.rows[scan.scope], load.pairs(scan)
-    calls, flops, moved = (
-        layers * load.read[scan.scope],
-        pairs * scan.flops * layers,
-        load.keys(scan) * scan.key_bytes * layers,
-    )
+    calls, each = layers * load.read[scan.scope], rows / load.read[scan.scope]
+    flops, moved = pairs * scan.flops * layers, load.keys(scan) * scan.key_bytes * layers
     if scan.part != "index":
-        ends = (
-            rows * scan.flops * layers if scan.window else 0.0
-        )  # queries in, rows out: as many bytes as a pair has FLOPs
-        launched = calls if scan.window else 0.0
-        yield LaunchWork(part=scan.part, op="sparse_attention", calls=launched, num_bytes=moved + ends, flops=flops)
+        # queries in, rows out: as many bytes as a pair has FLOPs
+        ends, launched = (rows * scan.flops * layers, calls) if scan.window else (0.0, 0.0)
+        yield LaunchWork(
+            part=scan.part, op="sparse_attention", calls=launched, num_bytes=moved + ends, flops=flops, rows=each
+        )
         return
     op = "index_scores" if scan.limit is None else "candidate_scores"
     scores, turned = pairs * WIDE_BYTES * layers, rows * layers * scan.flops * ROW_BYTES
     yield LaunchWork(part=scan.part, op=op, calls=calls, num_bytes=moved + scores, flops=flops)
     yield LaunchWork(part=scan.part, op="rotate_quantise_index_q", calls=calls, num_bytes=turned)
-    yield LaunchWork(part=scan.part, op="top_entries", calls=calls, num_bytes=scores, length=pairs / rows)
+    chosen = LaunchWork(part=scan.part, op="top_entries", calls=calls, num_bytes=scores, length=pairs / rows, rows=each)
+    yield chosen
     if scan.offers:
         offered = scores * scan.offers / layers
-        yield LaunchWork(
-            part=scan.part, op="candidate_blocks", calls=scan.offers, num_bytes=offered, length=pairs / rows
-        )
+        yield structs.replace(chosen, op="candidate_blocks", calls=scan.offers, num_bytes=offered)
 
 
 def _experts(experts: Experts, load: Counts, read: float) -> Iterator[LaunchWork]:

@@ -1,6 +1,5 @@
 """A calibration by our own kernels' timings, for plans whose every op they carry out, on a chip that they were timed on."""
 
-import math
 from collections.abc import Sequence
 
 from msgspec import structs
@@ -43,12 +42,5 @@ def with_own_kernels(
 
 
 def kernel_time(figures: KernelFigures) -> KernelTime:
-    return KernelTime(
-        fixed_s=figures.fixed_s,
-        bytes_per_s=figures.bytes_per_s,
-        flops_per_s=math.inf if figures.flops_per_s is None else figures.flops_per_s,
-        power=figures.power,
-        length_s=figures.length_s,
-        exponent=figures.exponent,
-        most_waves=figures.most_waves,
-    )
+    given = {name: value for name, value in structs.asdict(figures).items() if value is not None}
+    return KernelTime(**given)

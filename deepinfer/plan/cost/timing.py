@@ -44,13 +44,9 @@ def step_time(work: Work, chip: Chip, calibration: Calibration = ROOFLINE, *, sh
         parts = tuple(_part_time(part, chip, computed, calibration, sharers, compute_s) for part in work.parts)
         body, latency_s = _body(parts, compute_s, calibration), 0.0
     memory_s = sum(part.memory_s for part in parts)
-    links_s: dict[str, float] = {}
-    for link in work.links:
-        share = calibration.link_share.get(link.link, calibration.default_link_share)
-        links_s[link.link] = links_s.get(link.link, 0.0) + link.num_bytes / (link.bytes_per_s * share)
+    links_s, exchanges_s = link_times(work, calibration)
     outside = max(links_s.values(), default=0.0)
-    latency_s += calibration.layer_latency_s * work.layers
-    latency_s += calibration.collective_latency_s * sum(link.calls for link in work.links)
+    latency_s += calibration.layer_latency_s * work.layers + exchanges_s
     exposed = links_s if outside > body else {}  # links that pass behind the parts hold nothing up
     holders = {f"link {name}": seconds for name, seconds in exposed.items()} | {
         "latency": latency_s,
@@ -71,6 +67,15 @@ def step_time(work: Work, chip: Chip, calibration: Calibration = ROOFLINE, *, sh
         bound_part=_bound_part(bound, parts),
         label=calibration.label,
     )
+
+
+def link_times(work: Work, calibration: Calibration) -> tuple[dict[str, float], float]:
+    """Seconds of the step's bytes by link, and of what all its exchanges take however short they are."""
+    found: dict[str, float] = {}
+    for link in work.links:
+        share = calibration.link_share.get(link.link, calibration.default_link_share)
+        found[link.link] = found.get(link.link, 0.0) + link.num_bytes / (link.bytes_per_s * share)
+    return found, calibration.collective_latency_s * sum(link.calls for link in work.links)
 
 
 def _body(parts: tuple[PartTime, ...], compute_s: dict[str, float], calibration: Calibration) -> float:

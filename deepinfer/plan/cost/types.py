@@ -97,8 +97,8 @@ class LaunchWork(Frozen, frozen=True, kw_only=True):
     num_bytes: float
     flops: float = 0.0
     length: float = 0.0
-    rows: float = 0.0  # and `outputs`, of a product
-    outputs: float = 0.0
+    rows: float = 0.0  # 0 where they are no matter
+    outputs: float = 0.0  # of a product
     ragged: bool = False  # `rows` are an average over experts
 
 

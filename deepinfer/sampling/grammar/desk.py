@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from deepinfer.sampling.grammar.backend import Compiled, GrammarBackend, GrammarError, Vocabulary
+from deepinfer.sampling.grammar.crew import Crew
 from deepinfer.sampling.grammar.problems import grammar_problems, request_problems
 from deepinfer.sampling.grammar.session import Session
 from deepinfer.sampling.grammar.workshop import Workshop
 from deepinfer.sampling.params import ParamsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from deepinfer.interfaces import Request, SamplingParams
 
@@ -40,10 +42,11 @@ class GrammarDesk:
         max_cached: int = MAX_CACHED,
         max_cached_bytes: int = MAX_CACHED_BYTES,
         drafting: bool = True,
+        threads: int = 1,
     ) -> None:
-        """`drafting` False: no drafts are made, and answers keep no matcher for them."""
+        """`drafting` False: no drafts are made, and answers keep no matcher for them. `threads` share the answers of a step."""
         self._backend = backend
-        self._drafting = drafting
+        self._drafting, self._crew = drafting, Crew(threads)
         self._vocabulary = vocabulary
         self._workshop = Workshop(
             backend, timeout_s=compile_timeout_s, max_cached=max_cached, max_cached_bytes=max_cached_bytes
@@ -114,11 +117,34 @@ class GrammarDesk:
 
         Rows end before the first draft that is illegal, or that a limit keeps from being checked.
         """
-        return np.stack(self._sessions[slot].masks(drafts.tolist()))
+        rows = self._sessions[slot].masks(drafts.tolist())
+        return np.stack(rows) if len(rows) > 1 else rows[0][None]
 
     def advance(self, slot: int, tokens: Sequence[int]) -> str | None:
         """Book committed tokens. A sentence where the answer cannot go on under its grammar; it then has to end."""
         return self._sessions[slot].advance(tokens)
+
+    def masks_of(self, slots: Sequence[int], drafts_SK: np.ndarray) -> list[np.ndarray]:
+        """`masks` of many slots; those of drafts are worth more threads than one."""
+        work = partial(self._masks_at, slots, drafts_SK)
+        everyone = range(len(slots))
+        return self._crew.map(work, everyone) if (drafts_SK >= 0).any() else [work(s) for s in everyone]
+
+    def _masks_at(self, slots: Sequence[int], drafts_SK: np.ndarray, s: int) -> np.ndarray:
+        return self.masks(slots[s], drafts_SK[s])
+
+    def advance_all(self, tokens_of: Mapping[int, Sequence[int]]) -> dict[int, tuple[int, str]]:
+        """`advance` of many slots, each token by token. Slot → the number of the token that its answer ends with, and why."""
+
+        def one(slot: int) -> tuple[int, str] | None:
+            tokens = tokens_of[slot]
+            for number in range(len(tokens)):
+                if error := self.advance(slot, tokens[number : number + 1]):
+                    return number, error
+            return None
+
+        slots = list(tokens_of)
+        return {slot: end for slot, end in zip(slots, self._crew.map(one, slots)) if end is not None}
 
     def lookahead(self, slot: int, tokens: Sequence[int]) -> np.ndarray | None:
         """uint32 [W] of what may follow the committed and these tokens; None where everything may."""
@@ -133,5 +159,6 @@ class GrammarDesk:
     def close(self) -> None:
         """Forget everything; compilations under way end by themselves."""
         self._workshop.close()
+        self._crew.close()
         self._waiting.clear()
         self._sessions.clear()

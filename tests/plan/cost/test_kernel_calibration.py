@@ -13,10 +13,11 @@ from msgspec import structs
 
 from deepinfer.config.costs import CalibratedCost, OwnKernels
 from deepinfer.config.specs import Spec
-from deepinfer.plan.cost.kernel_time import KernelTime, waves_of
+from deepinfer.plan.cost.kernel_time import CACHE_BYTES, KernelTime
 from deepinfer.plan.cost.links import Group
 from deepinfer.plan.cost.own_kernels import kernel_time
 from deepinfer.plan.cost.shape import Shape
+from deepinfer.plan.cost.tile_waves import Tiled, waves_of
 from deepinfer.plan.cost.timing import step_time
 from deepinfer.plan.cost.types import Calibration, StepTime, Work
 from deepinfer.plan.cost.work import Prompt, decode_work, prefill_work
@@ -88,11 +89,12 @@ def test_a_fit_finds_the_figures_that_timings_were_made_of() -> None:
         kernel_cases.Case(
             kind="made_up",
             name=str(number),
-            seconds=true.latency_s() + true.body_s(moved, flops),
+            seconds=true.latency_s() + true.together_s(moved / true.bytes_per_s, flops / true.flops_per_s),
             num_bytes=moved,
             flops=flops,
             length=0.0,
-            waves=1.0,
+            product=Tiled(0.0, 0.0),
+            cached=False,
         )
         for number, (moved, flops) in enumerate(sizes)
     ]
@@ -102,23 +104,65 @@ def test_a_fit_finds_the_figures_that_timings_were_made_of() -> None:
         assert getattr(found.time, name) == pytest.approx(getattr(true, name), rel=0.03), name
 
 
+PLAIN = KernelTime(fixed_s=1e-6, bytes_per_s=1e12, flops_per_s=1e15)
+
+
 def test_the_formula_at_its_ends() -> None:
-    both = KernelTime(fixed_s=1e-6, bytes_per_s=1e12, flops_per_s=1e15, power=1.0)
-    longer = structs.replace(both, power=60.0)
-    assert both.body_s(1e6, 2e9) == pytest.approx(3e-6)
-    assert longer.body_s(1e6, 2e9) == pytest.approx(2e-6)
-    assert both.body_s(0.0, 0.0) == 0.0 and both.latency_s() == 1e-6
-    assert structs.replace(both, flops_per_s=math.inf).body_s(1e6, 2e9) == pytest.approx(1e-6)
-    assert structs.replace(both, length_s=1e-9, exponent=0.5).latency_s(10_000) == pytest.approx(1.1e-6)
-    assert waves_of(4096, 128 * 132, 132) == 1.0 and waves_of(256, 5120, 132) == pytest.approx(132 / 80)
+    assert PLAIN.together_s(1e-6, 2e-6) == pytest.approx(3e-6)
+    assert structs.replace(PLAIN, power=60.0).together_s(1e-6, 2e-6) == pytest.approx(2e-6)
+    assert PLAIN.together_s(0.0, 0.0) == 0.0 and PLAIN.latency_s() == 1e-6
+    assert structs.replace(PLAIN, flops_per_s=math.inf).compute_s(2e9) == 0.0
+    assert structs.replace(PLAIN, length_s=1e-9, exponent=0.5).latency_s(10_000) == pytest.approx(1.1e-6)
+
+
+def test_rows_that_the_cache_holds_come_faster() -> None:
+    warm = structs.replace(PLAIN, cached=2.0)
+    assert PLAIN.memory_s(1e6) == warm.memory_s(1e6, calls=0.0) == pytest.approx(1e-6)
+    assert warm.memory_s(1e6) == pytest.approx(0.5e-6) and warm.memory_s(8e6, calls=8.0) == pytest.approx(4e-6)
+    assert warm.memory_s(3 * CACHE_BYTES) == pytest.approx(3 * CACHE_BYTES / 1e12)
+    times = [warm.memory_s(share * CACHE_BYTES) for share in (0.5, 1.0, 1.2, 1.6, 2.0, 4.0)]
+    assert all(less < more for less, more in pairwise(times))
+
+
+def test_rows_take_turns_where_the_chip_has_no_room_for_all() -> None:
+    some = structs.replace(PLAIN, resident=2)
+    assert [some.turns(rows, 132) for rows in (1, 264, 265, 1056)] == [1, 1, 2, 4] and PLAIN.turns(10_000, 132) == 1
+    assert some.latency_s(turns=some.turns(1056, 132)) == pytest.approx(4e-6)
+
+
+def test_a_product_waits_for_its_last_round_of_tiles() -> None:
+    assert waves_of(Tiled(4096, 128 * 132), PLAIN, 132) == 1.0  # whole tiles, whole rounds
+    assert waves_of(Tiled(256, 5120), PLAIN, 132) == pytest.approx(132 / 80)
+    assert waves_of(Tiled(192, 128 * 132), PLAIN, 132) == 1.0  # a tile of 192 rows: no second one of 128
+    wide = structs.replace(PLAIN, tile=256)
+    assert waves_of(Tiled(192, 256 * 132), wide, 132) == pytest.approx(4 / 3)  # which has no room for 192
+    assert waves_of(Tiled(0, 5120), PLAIN, 132) == waves_of(Tiled(5, 0), PLAIN, 132) == 1.0
+
+
+def test_few_tiles_are_cut_into_parts_and_each_part_has_its_price() -> None:
+    product, kernel = Tiled(32, 1792, 5120), structs.replace(PLAIN, extra_rows=64.0)
+    whole = waves_of(product, kernel, 132)
+    cut = waves_of(product, structs.replace(kernel, parts=8), 132)
+    assert whole / 8 <= cut < whole / 5
+    assert cut < waves_of(product, structs.replace(kernel, parts=8, start=600.0), 132) < whole
+    many = Tiled(32, 36864, 5120)  # tiles enough
+    assert waves_of(many, structs.replace(kernel, parts=8, start=600.0), 132) == waves_of(many, kernel, 132)
+
+
+def test_weights_are_brought_into_their_format_once_a_tile() -> None:
+    dear = structs.replace(PLAIN, extra_rows=64.0)
+    assert waves_of(Tiled(128, 128 * 132), dear, 132) == pytest.approx(1.5)
+    assert waves_of(Tiled(4096, 128 * 132), dear, 132) == pytest.approx(1.25)  # tiles of 256 rows
 
 
 def test_experts_of_uneven_loads_have_a_last_tile_half_full() -> None:
     full = 128 * 132 * 64  # of outputs: whole rounds
-    assert waves_of(512, full, 132) == 1.0 and waves_of(512, full, 132, ragged=True) == pytest.approx(4.5 / 4)
-    shares = [waves_of(rows, full, 132, ragged=True) for rows in range(1, 4096)]
-    for fewer, more in pairwise(shares[7:]):
-        assert abs(more / fewer - 1) < 0.02  # one row more on average is no tile more
+    wide = structs.replace(PLAIN, tile=256)
+    assert waves_of(Tiled(512, full), wide, 132) == 1.0
+    assert waves_of(Tiled(512, full, ragged=True), wide, 132) == pytest.approx(8.5 / 8)
+    for form in (range(8, 65), range(65, 4096)):  # narrow bands, and wide ones
+        shares = [waves_of(Tiled(rows, full, ragged=True), wide, 132) for rows in form]
+        assert all(abs(more / fewer - 1) < 0.04 for fewer, more in pairwise(shares)), "a row more is no tile more"
 
 
 def test_the_page_has_a_row_for_each_kernel(own: OwnKernels) -> None:

@@ -10,6 +10,7 @@ from grammar_walks import Writer, legal_ids
 
 from deepinfer.interfaces import Request, SamplingParams
 from deepinfer.sampling.grammar.backend import GrammarError, LateBackend, is_legal
+from deepinfer.sampling.grammar.crew import Crew
 from deepinfer.sampling.params import ParamsError
 from deepinfer.structured import Choice, JsonObject, JsonSchema, Regex
 
@@ -46,6 +47,22 @@ def test_rows_stop_before_the_first_illegal_draft(writer: Writer) -> None:
     assert is_legal(rows[0], one) and not is_legal(rows[2], letter) and not is_legal(rows[0], EOS)
     assert len(writer.desk.masks(0, drafts(letter))) == 1 and len(writer.desk.masks(0, drafts(one, -1, -1))) == 2
     assert len(writer.desk.masks(0, NONE)) == 1
+
+
+def test_many_answers_at_once_are_the_same_as_one_by_one(writer: Writer) -> None:
+    writer.desk._crew = Crew(4)
+    text, together, alone = ids(writer, '{"a": [1, {"b": "x y"}]}'), list(range(6)), list(range(10, 16))
+    for slot in together + alone:
+        writer.attach(params(JsonObject()), slot=slot)
+    for start in range(0, len(text), 2):
+        proposals = np.full((16, 3), -1)
+        proposals[:, :2] = [*text[start : start + 2], -1][:2]
+        rows = writer.desk.masks_of(together, proposals[together])
+        assert all((found == writer.desk.masks(slot, proposals[slot])).all() for found, slot in zip(rows, alone))
+        assert writer.desk.advance_all({slot: text[start : start + 2] for slot in together}) == {}
+        assert all(writer.desk.advance(slot, text[start : start + 2]) is None for slot in alone)
+    wrong = {slot: [EOS] if slot % 2 else [ids(writer, "x")[0], EOS] for slot in together}
+    assert {slot: number for slot, (number, _) in writer.desk.advance_all(wrong).items()} == {0: 0, 2: 0, 4: 0}
 
 
 def test_masks_after_drafts_are_the_masks_without(writer: Writer) -> None:

@@ -1,0 +1,90 @@
+"""What a rank of true width holds, and what its largest steps take besides, measured as an engine measures itself.
+
+The rank's model gets an engine's executor, caches of a few blocks and graphs; the worst steps run on it, with the pairs of the
+rank that gets most.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from msgspec import structs
+
+from deepinfer.engine.build import limits_of
+from deepinfer.engine.device_assembly import Loaded, assemble
+from deepinfer.engine.device_warm_up import warm_up
+from deepinfer.engine.memory_profile import MemoryProfile, planned_bytes, probe_blocks, profile_memory
+from deepinfer.sampling.sampler import Sampler
+from deepinfer.speculation.calibration import Calibration
+
+if TYPE_CHECKING:
+    from deepinfer.engine.rank_slice.model import SliceModel
+    from deepinfer.plan.types import Plan, RankMemory
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankBytes:
+    """Bytes of one rank without cache blocks. `held` stays between steps, `step` is what the largest of them has besides.
+
+    `outside`: of the device, that torch's allocator knows nothing of: the driver's context, code of kernels, and whatever
+    other processes hold.
+    """
+
+    planned_held: int
+    held: int
+    planned_step: int
+    step: int
+    outside: int
+
+    @property
+    def apart(self) -> float:
+        """By how much of the measured total the plan is off, above zero where it says too little."""
+        total = self.held + self.step
+        return (total - self.planned_held - self.planned_step) / total
+
+
+def measure_rank(plan: Plan, memory: RankMemory, share: SliceModel) -> RankBytes:
+    """Run the worst steps of the plan's limits on `share`, whose rank has `memory`. Raises Refused where they do not fit."""
+    share.route("skewed")
+    profile = _profile(structs.replace(plan, memory=(memory,)), share)
+    share.route("balanced")
+    gc.collect()
+    torch.cuda.empty_cache()
+    planned = planned_bytes(memory)
+    return RankBytes(
+        planned_held=planned.held,
+        held=profile.held,
+        planned_step=planned.step,
+        step=profile.step,
+        outside=profile.outside,
+    )
+
+
+def _profile(plan: Plan, share: SliceModel) -> MemoryProfile:
+    limits, memory = limits_of(plan), plan.memory[0]
+    few = probe_blocks(memory, limits)
+    limits = structs.replace(limits, num_blocks=few)
+    executor = assemble(_loaded(plan, limits, share), few)
+    try:
+        warm_up(executor, limits)
+        return profile_memory(executor, limits)
+    finally:
+        executor.close()
+
+
+def _loaded(plan: Plan, limits: Any, share: SliceModel) -> Loaded:
+    config = plan.model.config
+    drafts = share.drafter is not None
+    return Loaded(
+        plan=plan,
+        limits=limits,
+        sampler=Sampler(limits.vocab_size, limits.max_num_seqs, limits.eos_token_ids, None),
+        grammar=None,
+        model=share.model,
+        draft_module=share.drafter,
+        calibration=Calibration((), config.dspark_block_size) if drafts else None,
+        graphs=share.model.device.type == "cuda",
+    )
