@@ -49,6 +49,17 @@ def _without_graphs(**fields: Any) -> Loaded:
     return Loaded(**fields | {"graphs": False})
 
 
+def hardware(asked: str | None, *, recorded: bool) -> str:
+    """The chip to measure: the one asked for, else an H200, else the CPU, which is `recorded` only where it was asked for."""
+    if asked or torch.cuda.is_available():
+        return asked or "h200"
+    none_here = f"no CUDA device here: torch {torch.__version__} finds none"
+    if recorded:
+        sys.exit(f"{none_here}; nothing was measured; to record this machine's CPU add: --hardware cpu")
+    print(f"{none_here}; the CPU is measured", file=sys.stderr)
+    return "cpu"
+
+
 def on_gpu(graph: EngineGraph) -> bool:
     return graph.plan.hardware.kind == "cuda"
 

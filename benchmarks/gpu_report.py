@@ -2,8 +2,9 @@
 
     python benchmarks/gpu_report.py [--write | --check]
 
-From benchmarks/results/gpu_throughput.jsonl and peer_transformers.jsonl; the latest line of each cell counts. Without an option
-the tables are printed; `--write` puts them between the pages' markers; `--check` fails where they are not current.
+From benchmarks/results/gpu_throughput.jsonl and peer_transformers.jsonl; the latest line of each cell counts, and none of
+another device than an H200. Without an option the tables are printed; `--write` puts them between the pages' markers;
+`--check` fails where they are not current.
 """
 
 import json
@@ -16,6 +17,7 @@ from markers import misplaced, put_between
 from record import RESULTS, options
 from transformers_v4 import DIFFERENCES
 
+DEVICE = "NVIDIA H200"
 ROOT = Path(__file__).parents[1]
 PAGE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
 BEGIN, END = "<!-- engine on a GPU: begin -->", "<!-- engine on a GPU: end -->"
@@ -111,9 +113,9 @@ def _batch(line: Line) -> int:
 
 def _beside(lines: Sequence[Line]) -> str:
     """Rates, and how many times those of each kind of peer."""
-    sides = ((" run eagerly", "transformers"), (" with CUDA graphs of its fixed parts", "transformers_compiled"))
+    sides = (("the peer run eagerly", "transformers"), ("it with CUDA graphs of fixed parts", "transformers_compiled"))
     beside = [(how, _row(lines, f"{side}_decode_ratio")) for how, side in sides]
-    ratios = ", ".join(f"{ratios} × the peer{how}" for how, ratios in beside if ratios)
+    ratios = ", ".join(f"{ratios} × {how}" for how, ratios in beside if ratios)
     return f"{_row(lines, 'deepinfer_decode_tokens_per_s')} tokens/s: {ratios}"
 
 
@@ -136,8 +138,10 @@ def _row(lines: Sequence[Line], key: str) -> str:
 
 
 def read(name: str) -> list[Line]:
+    """Recorded lines of the device that the pages are about."""
     path = RESULTS / f"{name}.jsonl"
-    return [json.loads(text) for text in path.read_text("utf-8").splitlines()] if path.is_file() else []
+    texts = path.read_text("utf-8").splitlines() if path.is_file() else []
+    return [line for line in map(json.loads, texts) if line.get("device") == DEVICE]
 
 
 def main() -> None:

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from engine_loads import Served, build, serve, where
+from engine_loads import Served, build, hardware, serve, where
 from record import options, record
 from tiny_prompts import prompts
 
@@ -70,7 +69,7 @@ FEATURES = {
     "speculation.verify=rejection": Feature(
         Side((*FIXED, "speculation.verify=rejection"), params=DRAWN), COUPLED, "none: rejection draws other tokens"
     ),
-    "cache=prefix": switched("cache=prefix", load="shared beginning"),
+    "cache=prefix": switched("cache=prefix", "cache.memory_bytes=4GiB", load="shared beginning"),  # not the whole GPU
     "replay=mask": switched("replay=mask", load=LONG, promise=LOSSY),
     "replay=compact": switched("replay=compact", load=LONG, promise=LOSSY),
     "replay=compact, not mask": Feature(Side(("replay=compact",), LONG), Side(("replay=mask",), LONG)),
@@ -145,12 +144,15 @@ def measure(names: Sequence[str], batch: int, asked: argparse.Namespace, engine:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--hardware", default="h200" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--hardware", help="h200 where there is a GPU, else cpu, of which lines are kept only if it is typed"
+    )
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256])
     parser.add_argument("--features", nargs="+", choices=FEATURES, default=list(FEATURES))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("overrides", nargs="*")
     asked = parser.parse_intermixed_args()
+    asked.hardware = hardware(asked.hardware, recorded=asked.record)
     plain = [f"hardware={asked.hardware}", "model=v41_tiny", f"scheduler.max_num_seqs={max(asked.batches)}"]
     plain += ["scheduler.async_depth=1", "scheduler.max_num_batched_tokens=2048", "scheduler.max_prefill_tokens=2048"]
 

@@ -180,9 +180,8 @@ def _median(values: Any) -> float:
 def run(graph: EngineGraph, watch: Watch, batch: int, steps: int) -> dict[str, Any]:
     """`batch` answers, all of which run through all steps that count."""
     engine, rng = graph.engine, np.random.default_rng(batch)
-    params = SamplingParams(
-        max_tokens=graph.limits.max_model_len - PROMPT_TOKENS, temperature=1.0, ignore_eos=True, seed=1
-    )
+    room = graph.limits.max_model_len - PROMPT_TOKENS
+    params = SamplingParams(max_tokens=room, temperature=1.0, ignore_eos=True, seed=1)
     prompts = rng.integers(0, graph.limits.vocab_size, (batch, PROMPT_TOKENS))
     ids = [engine.submit(prompt, params)[0] for prompt in prompts]
     while (stats := engine.stats()).waiting or stats.prefilling:
@@ -209,6 +208,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--depth", type=int, nargs="+", default=[1, 0], help="scheduler.async_depth")
     asked, overrides = parser.parse_known_args()
+    if not torch.cuda.is_available():
+        raise SystemExit(f"no CUDA device here: torch {torch.__version__} finds none; gaps are those of a GPU's stream")
     rows = []
     for depth in asked.depth:
         rows += measure(depth, asked.batch, asked.step_ms, asked.steps, overrides)
@@ -217,9 +218,7 @@ def main() -> None:
     table(rows)
 
 
-def measure(
-    depth: int, batches: list[int], padded_ms: list[float], steps: int, overrides: list[str]
-) -> list[dict[str, Any]]:
+def measure(depth: int, batches: list[int], padded_ms: list[float], steps: int, overrides: list[str]) -> list[Any]:
     """The lines of one engine."""
     fixed = ["hardware=h200", "model=v41_tiny", f"scheduler.async_depth={depth}"]
     spec = load(*fixed, f"scheduler.max_num_seqs={max(batches)}", *overrides)

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 import transformers_v4
-from engine_loads import SteadyBatch, build, floors_ms, on_gpu, settle, where
+from engine_loads import SteadyBatch, build, floors_ms, hardware, on_gpu, settle, where
 from few_layers import write_config
 from record import options, record
 
@@ -156,7 +156,9 @@ def run(width: str, asked: argparse.Namespace, *, with_peer: bool) -> None:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--hardware", default="h200" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--hardware", help="h200 where there is a GPU, else cpu, of which lines are kept only if it is typed"
+    )
     parser.add_argument("--widths", nargs="+", choices=("tiny", "wide"), default=["tiny"])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256])
     parser.add_argument("--context", type=int, default=256)
@@ -171,6 +173,7 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("overrides", nargs="*")
     asked = parser.parse_intermixed_args()
+    asked.hardware = hardware(asked.hardware, recorded=asked.record)
     notice = "" if asked.no_peer else transformers_v4.absent()
     if notice:
         print(f"ours alone: {notice}", file=sys.stderr)

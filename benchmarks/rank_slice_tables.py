@@ -35,7 +35,7 @@ def tables(lines: Sequence[Line]) -> str:
 def _run(share: Line, lines: Sequence[Line]) -> Iterator[str]:
     held = share["bytes"]
     experts = f"one of {share['expert_ranks']} ranks, {share['share']['experts']} of a layer's experts"
-    weights = f"weights {held['weights'] / 1e9:.2f} GB (planned {held['weights_planned'] / 1e9:.2f} GB)"
+    weights = f"weights with rotations {held['weights'] / 1e9:.2f} GB (weights planned {held['weights_planned'] / 1e9:.2f} GB)"
     made = f"caches {held['caches'] / 1e9:.1f} GB, made in {share['seconds_to_build']:.1f} s"
     yield f"**{share['layout']}**: {experts}; {weights}, {made}."
     for line in _of(lines, "memory"):

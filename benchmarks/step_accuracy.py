@@ -162,7 +162,7 @@ def summary(steps: Sequence[Step]) -> str:
 def report(lines: Sequence[Line], fit: Fitted) -> str:
     parts = [
         f"Of torch's small operations {fit.layer_latency_s * 1e6:.0f} µs a layer, from the step {fit.step}; every other step "
-        f"is a prediction. Commit {', '.join(sorted({line['commit'] for line in lines}))}."
+        f"is a prediction. Commit {', '.join(sorted({line['commit'] for line in lines if line['what'] != 'ops'}))}."
     ]
     for name, steps in steps_of(lines, fit.layer_latency_s).items():
         rows = (
@@ -171,7 +171,7 @@ def report(lines: Sequence[Line], fit: Fitted) -> str:
         )
         parts += [f"**{name}**. {summary(steps)}.", "\n".join([HEAD, *rows])]
     for line in lines:
-        if line["what"] == "ops":
+        if line["what"] == "ops" and line["commit"] == lines[0]["commit"]:  # of the same kernels as the steps
             parts += [
                 f"Kernel by kernel: {line['step']}, {line['layout']}.",
                 "\n".join([OPS_HEAD, *ops_rows(line, lines)]),

@@ -66,11 +66,26 @@ def render_problems(problems: Sequence[Problem]) -> str:
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word that was probably meant, if one is near enough; the same letters in another order come first."""
+    """The known word that was probably meant, if one is near enough; the same letters in another order come first.
+
+    Parts between underscores that both begin or end with do not make them near: slice_seconds is not slice_contexts.
+    """
     folded = {name.lower(): name for name in known}
-    swapped = [name for name in folded if sorted(name) == sorted(word.lower())]
-    close = swapped or get_close_matches(word.lower(), folded, n=1, cutoff=cutoff)
+    asked = word.lower()
+    swapped = [name for name in folded if sorted(name) == sorted(asked)]
+    near = get_close_matches(asked, folded, n=3, cutoff=cutoff)
+    close = swapped or [name for name in near if _own_parts_are_near(asked, name, cutoff)]
     return folded[close[0]] if close else None
+
+
+def _own_parts_are_near(one: str, other: str, cutoff: float) -> bool:
+    """Whether two words are near in what remains without the parts that both begin or end with; nothing is near to all."""
+    ours, theirs = one.split("_"), other.split("_")
+    for end in (0, -1):
+        while ours and theirs and ours[end] == theirs[end]:
+            ours.pop(end)
+            theirs.pop(end)
+    return not (ours and theirs) or bool(get_close_matches("_".join(ours), ["_".join(theirs)], cutoff=cutoff))
 
 
 def listed(words: Iterable[str]) -> str:

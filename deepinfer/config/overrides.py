@@ -52,7 +52,6 @@ def prepare(overrides: Sequence[str], groups: Groups) -> tuple[list[str], list[P
     the conversion into a Spec refuses every key that does not exist.
     """
     parser = OverridesParser.create()
-    verb = next((f"{text[5:]} " for text in overrides if text.startswith("task=")), "")
     ready: list[str] = []
     problems: list[Problem] = []
     for text in overrides:
@@ -60,7 +59,7 @@ def prepare(overrides: Sequence[str], groups: Groups) -> tuple[list[str], list[P
         if isinstance(override, Problem):
             problems.append(override)
             continue
-        problem = _fault(text, override, groups, verb)
+        problem = _fault(text, override, groups, overrides)
         if problem is not None:
             problems.append(problem)
         else:
@@ -100,7 +99,7 @@ def _forced(override: Override, groups: Groups) -> str:
     return "++" + text.lstrip("+")
 
 
-def _fault(text: str, override: Override, groups: Groups, verb: str) -> Problem | None:
+def _fault(text: str, override: Override, groups: Groups, overrides: Sequence[str]) -> Problem | None:
     """What is wrong with an override that could be read, before anything is composed."""
     key = override.key_or_group
     if not key:
@@ -112,6 +111,7 @@ def _fault(text: str, override: Override, groups: Groups, verb: str) -> Problem 
         fix = f"{key}=none" if groups.has(key) and "none" in groups.options(key) else ""
         return Problem(asked=text, found="nothing can be taken away", why="only exchanged", fix=fix)
     if override.is_sweep_override():
+        verb = next((f"{other[5:]} " for other in overrides if other.startswith("task=")), "")
         return _sweep(text, verb, is_group=groups.has(key))
     if not groups.has(key):
         return _key_for_group(override, text, groups)
@@ -124,7 +124,7 @@ def _fault(text: str, override: Override, groups: Groups, verb: str) -> Problem 
         fix = " ".join(typed(f"{key}.{name}", _plain(item)) for name, item in value.items())
         return Problem(asked=text, found="a mapping for a group", why="set its keys one by one", fix=fix)
     if not isinstance(value, str) or value not in options:
-        return _no_option(override, text, options)
+        return _no_option(override, text, options, overrides)
     return None
 
 
@@ -150,7 +150,7 @@ def _key_for_group(override: Override, text: str, groups: Groups) -> Problem | N
     return Problem(asked=text, found=f"no group {key!r}", why=why, fix=fix)
 
 
-def _no_option(override: Override, text: str, options: list[str]) -> Problem:
+def _no_option(override: Override, text: str, options: list[str], overrides: Sequence[str]) -> Problem:
     word = text.partition("=")[2]
     if word in options:
         found, why = f"{word!r} is read as something else than text", "in quotes it is the name of the option"
@@ -159,11 +159,11 @@ def _no_option(override: Override, text: str, options: list[str]) -> Problem:
     close = "none" if word in NOTHING and "none" in options else nearest(word, options, cutoff=0.75 if other else 0.6)
     close = close or other
     choice = override.get_key_element().lstrip("+")
-    degrees = as_degrees(choice, word, options)
+    other_degree, degrees = as_degrees(choice, word, options, overrides)
     return Problem(
         asked=text,
         found=f"no option {word!r} in group {override.key_or_group}" if word else "no option is named",
-        why="; ".join(filter(None, (f"there are {listed(options)}", how))),
+        why="; ".join(filter(None, (f"there are {listed(options)}", how, other_degree))),
         fix=degrees or (f"{choice}={close}" if close else ""),
     )
 

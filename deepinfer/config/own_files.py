@@ -57,7 +57,7 @@ def survey(folder: Path, overrides: Sequence[str]) -> Survey:
             hopeless += _no_groups(folder, file)
             wrong = [entry for entry in entries if entry.place not in chosen and _is_wrong(folder, entry)]
             for entry in wrong:
-                problem = _no_option(folder, file, entry)
+                problem = _no_option(folder, file, entry, overrides)
                 problems.append(problem)
                 stand_ins[entry.place] = nearest(entry.name, options_of(entry.group)) or options_of(entry.group)[0]
                 hopeless += [problem] if kind_of_node(entry.option) != "str" else []
@@ -157,7 +157,7 @@ def _is_wrong(folder: Path, entry: _Entry) -> bool:
     return kind_of_node(entry.option) != "str" or entry.name not in _options(folder, entry.group)
 
 
-def _no_option(folder: Path, file: OwnFile, entry: _Entry) -> Problem:
+def _no_option(folder: Path, file: OwnFile, entry: _Entry, overrides: Sequence[str]) -> Problem:
     options = _options(folder, entry.group)
     asked, kind = f"{entry.place}={entry.name}", kind_of_node(entry.option)
     if kind != "str" and entry.name in options:
@@ -167,8 +167,9 @@ def _no_option(folder: Path, file: OwnFile, entry: _Entry) -> Problem:
     nothing = entry.name in NOTHING and "none" in options
     close = "none" if nothing else nearest(entry.name, options, cutoff=0.75 if other else 0.6) or other
     text = "" if kind == "str" else f"YAML reads {entry.name} as something else than text"
-    why = "; ".join(filter(None, (text, f"there are {listed(options)}", how)))
+    other_degree, degrees = as_degrees(entry.place, entry.name, options, overrides)
+    why = "; ".join(filter(None, (text, f"there are {listed(options)}", how, other_degree)))
     found = f"there is no option {entry.name!r} in group {entry.group}"
     found = "no option is named" if entry.name == MANDATORY else found
-    fix = as_degrees(entry.place, entry.name, options) or (f"{entry.place}={close}" if close else "")
+    fix = degrees or (f"{entry.place}={close}" if close else "")
     return file.problem(entry.node, asked, found, why, fix)

@@ -1,8 +1,9 @@
 """The choice of tokens and drafts behind a device's forward pass, on one of two lanes; a plan takes one of them for good.
 
-The device lane launches everything and looks at nothing; the host hears what came of it when it asks. It serves coupled
-verification, where any draft is right. The host lane waits for tokens: it serves rejection sampling, whose verifier and drafter
-work on logits in the host's memory as they do for a CPU, and drafters that propose from the host's tokens.
+The device lane launches everything and looks at nothing; the host hears what came of it when it asks. It serves steps without
+drafts and the checkpoint's draft module, under coupled verification and rejection sampling. The host lane waits for tokens: it
+serves drafters that propose from them on the host. Their drafts are judged on the device too, except under rejection sampling
+those of somebody's own drafter, which may have logits: a verifier judges them in the host's memory, as for a CPU.
 
 R live sequences of a step · S of them that drafts are made for · T rows of logits · V vocabulary · K drafts.
 """

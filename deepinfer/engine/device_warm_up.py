@@ -1,7 +1,7 @@
 """Prompts and a few decode steps of requests that nobody sent, so that kernels are compiled before the first real one.
 
-Where steps are graphs, those with chunks are captured for all numbers of rows, and answers are run in batches of a few sizes:
-the first requests wait for no capture, whatever their prompts.
+Where steps are graphs, those with chunks are captured for all numbers of rows with the narrowest block tables, and answers are
+run in batches of a few sizes: the first requests wait for no capture while their sequences fit such tables.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A step for which the device's memory did not suffice: who gives way, and how large later steps are.
 
 Rows of such a step may have been written or not. So all of its sequences lose their place, the youngest first, and are computed
-again, which writes everything anew: answers stay the same. Steps get smaller, and slowly larger again. A request that was in
-several lost steps without a token in between runs alone, in ever smaller steps; one row alone that is too much ends it.
+again, which writes everything anew: answers stay the same. Steps get smaller (fewer rows, or fewer answers), and slowly larger
+again. A request that was in several lost steps without a token in between runs alone, in ever smaller steps; one row alone that
+is too much ends it.
 """
 
 from __future__ import annotations

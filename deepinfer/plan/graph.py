@@ -37,6 +37,7 @@ FUSED = {  # what stands for another implementation where the model is made of f
     WEIGHTS["checkpoint"]: "deepinfer.model.checkpoint.weights:load_stored",
     WEIGHTS["dummy"]: "deepinfer.model.checkpoint.dummy:dummy_stored",
     "deepinfer.model.v41:V41Model": "deepinfer.model.fused.model:FusedModel",
+    "deepinfer.sampling.sampler:Sampler": "deepinfer.sampling.device_rows:DeviceSampler",
     LocalExecutor.implementation: "deepinfer.engine.device_executor:DeviceExecutor",
     DSpark.implementation: "deepinfer.speculation.dspark_device:DeviceDSpark",
 }
@@ -59,8 +60,11 @@ def build_graph(case: Case, ops: tuple[OpChoice, ...]) -> tuple[Node, ...]:
     nodes.append(_node("scheduler", "scheduler", spec.implementation, needs=needs, option="scheduler", spec=spec))
     needs = ("scheduler", "executor", *(("grammar",) if not isinstance(case.spec.grammar, NoGrammar) else ()))
     nodes.append(_node("engine", "engine", "deepinfer.engine.engine:Engine", needs=needs))
-    fused = all(role.is_fused for role in case.roles)
-    return tuple(_fused(node) if fused else node for node in nodes)
+    return tuple(_fused(node) if _is_fused(case) else node for node in nodes)
+
+
+def _is_fused(case: Case) -> bool:
+    return all(role.is_fused for role in case.roles)
 
 
 def _fused(node: Node) -> Node:
@@ -97,15 +101,32 @@ def _speculation_nodes(case: Case) -> list[Node]:
     spec = case.spec.speculation
     if isinstance(spec, NoSpeculation):
         return [_node("drafter", "drafter", "", option="speculation", spec=spec, reason="nothing is drafted")]
-    verifier = {
-        "coupled": "deepinfer.speculation.coupled:CoupledVerifier",
-        "rejection": "deepinfer.speculation.rejection:RejectionVerifier",
-    }[case.numerics.verify]
     other = "rejection" if case.numerics.verify == "coupled" else "coupled"
+    verifier, reason = _verifier(case)
     return [
         _node("drafter", "drafter", spec.implementation, needs=("model",), option="speculation", spec=spec),
-        _node("verifier", "verifier", verifier, needs=("drafter", "sampler"), option="speculation", runner_up=other),
+        _node(
+            "verifier",
+            "verifier",
+            verifier,
+            needs=("drafter", "sampler"),
+            option="speculation",
+            reason=reason,
+            runner_up=other,
+        ),
     ]
+
+
+def _verifier(case: Case) -> tuple[str, str]:
+    """Implementation and reason; a device's sampler judges the draft module's drafts itself."""
+    rejection = case.numerics.verify == "rejection"
+    if _is_fused(case) and case.drafting.num_draft_layers:
+        return "", "the sampler judges drafts where they are"
+    if _is_fused(case) and (not rejection or case.drafting.kind == "ngram"):
+        return "deepinfer.engine.device_verifier:DeviceVerifier", ""
+    if rejection:
+        return "deepinfer.speculation.rejection:RejectionVerifier", ""
+    return "deepinfer.speculation.coupled:CoupledVerifier", ""
 
 
 def _option_nodes(case: Case) -> list[Node]:

@@ -18,6 +18,7 @@ from deepinfer.config.facts import load_chip, probe
 from deepinfer.config.probes import Device, MachineFacts
 from deepinfer.config.specs import Spec
 from deepinfer.config.tasks import Bench
+from deepinfer.engine.rank_slice.clock import LEAST_RUNS
 from deepinfer.plan.cost.work import decode_work
 from deepinfer.plan.resolve import resolve
 from deepinfer.plan.types import Plan
@@ -61,7 +62,7 @@ def test_the_slice_runs_and_its_report_is_whole(tmp_path: Path, capsys: pytest.C
     ]  # fmt: skip
     assert [(p["tokens"], p["keep"]) for p in role["prefill"]] == [(20, None), (20, 140)] * 2
     for point in [*role["decode"], *role["prefill"]]:
-        assert 0 < point["least_ms"] <= point["ms"] <= point["most_ms"] and point["runs"] >= 5
+        assert 0 < point["least_ms"] <= point["ms"] <= point["most_ms"] and point["runs"] >= LEAST_RUNS
         assert point["share"] == pytest.approx(point["floor_ms"] / point["ms"]) and point["exchange_ms"] > 0
         assert point["tokens_per_s_links_added"] < point["tokens_per_s_links_hidden"] <= point["tokens_per_s"]
     drafting = role["decode"][1]

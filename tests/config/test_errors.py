@@ -43,6 +43,10 @@ def test_refusal_tells_everything_in_order() -> None:
         ("H200", ["h100", "h200"], "h200"),
         ("dsparc", ["none", "dspark", "dspark_fixed"], "dspark"),
         ("xyz", ["none", "dspark"], None),
+        ("slice_seconds", ["slice_contexts", "slice_prompts"], None),
+        ("slice_context", ["slice_routing", "slice_contexts"], "slice_contexts"),
+        ("warm_blocks", ["num_blocks"], None),
+        ("max_seqs", ["max_num_seqs"], "max_num_seqs"),
         ("x", [], None),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -251,12 +252,39 @@ def test_the_readme_has_one_row_for_the_peer() -> None:
         transformers_decode_ratio=3.52,
         transformers_compiled_decode_ratio=1.0,
     )
-    beside = "90 tokens/s: 3.5 × the peer run eagerly, 1.0 × the peer with CUDA graphs of its fixed parts"
+    beside = "90 tokens/s: 3.5 × the peer run eagerly, 1.0 × it with CUDA graphs of fixed parts"
     assert f"; at the release's widths, 4 layers, {beside} |" in readme_row([*lines, wide])
     page = "a\n| old | 3 | `python benchmarks/peer_transformers.py` |\nb\n"
     assert with_row(page, row) == f"a\n{row}\nb\n"
     with pytest.raises(ValueError, match="has 0 lines that end in"):
         with_row("a\n", row)
+
+
+@pytest.mark.parametrize("benchmark", ["gpu_throughput", "peer_transformers"])
+def test_a_cpu_is_recorded_only_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch, benchmark: str) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", [f"{benchmark}.py", "--record"])
+    with pytest.raises(SystemExit, match=r"no CUDA device here: .*; nothing was measured; .* add: --hardware cpu"):
+        import_module(benchmark).main()
+
+
+def test_the_chip_that_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from engine_loads import hardware
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert hardware("cpu", recorded=True) == "cpu" and capsys.readouterr().err == ""
+    assert hardware(None, recorded=False) == "cpu" and "the CPU is measured" in capsys.readouterr().err
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert hardware(None, recorded=True) == "h200" and hardware("cpu", recorded=True) == "cpu"
+
+
+def test_lines_of_other_devices_are_not_in_the_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import gpu_report
+
+    lines = [{"batch": 1, "device": "NVIDIA H200"}, {"batch": 2}, {"batch": 3, "device": "NVIDIA H100"}]
+    (tmp_path / "some.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    monkeypatch.setattr(gpu_report, "RESULTS", tmp_path)
+    assert gpu_report.read("some") == lines[:1] and gpu_report.read("other") == []
 
 
 def test_the_engine_tables_of_the_page_are_current(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,3 +50,13 @@ def test_where_it_may_have_waited_all_launching_counts(monkeypatch: pytest.Monke
     found = figures(steps, wall_s=15e-3)
     assert (found["gap_us"], found["gap_most_us"]) == (50.0, 250.0)
     assert (found["busy_share"], found["busy_share_least"], found["ahead_share"]) == (0.99, 0.95, 0.0)
+
+
+def test_without_a_gpu_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import host_gap
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["host_gap.py", "speculation=none"])
+    with pytest.raises(SystemExit, match="no CUDA device here"):
+        host_gap.main()

@@ -296,6 +296,29 @@ def test_a_layout_that_is_no_option(site: Callable[[str], Path], planned: Callab
     assert problem.fix == "parallel=single parallel.attention_dp=24 parallel.expert=24"
 
 
+@pytest.mark.parametrize(
+    ("layout", "others", "fix"),
+    [
+        ("ep63", ("hardware=h200",), "parallel=single parallel.attention_dp=48 parallel.expert=48"),
+        ("ep63", ("hardware=h200", "speculation=dspark"), "parallel=ep32"),
+        ("ep24", ("hardware=h200", "speculation=dspark"), "parallel=ep16"),
+        ("ep9", (), "parallel=ep8"),
+        ("ep65", ("hardware=h200", "parallel.redundant_experts=6"),
+         "parallel=single parallel.attention_dp=65 parallel.expert=65"),
+        ("dp3", ("hardware=h200", "model=v41_tiny"), "parallel=single parallel.attention_dp=3"),
+    ],
+)  # fmt: skip
+def test_the_layout_that_is_offered_divides_the_experts(
+    planned: Callable[..., tuple[Spec, Plan]], layout: str, others: tuple[str, ...], fix: str
+) -> None:
+    (problem,) = problems_of(planned, f"parallel={layout}", *others)
+    assert problem.fix == fix
+    degree = re.sub(r"\D+", "", layout)
+    assert (f"not divisible by {degree}" in problem.why) == (f"={degree}" not in fix)
+    _, plan = planned(*others, *fix.split(), "model.weights=dummy")
+    assert plan.layout.num_ranks > 1
+
+
 def test_a_key_of_the_launcher_among_those_of_the_site(
     site: Callable[[str], Path], planned: Callable[..., object]
 ) -> None:

@@ -51,6 +51,28 @@ def test_options_bring_their_parts(plan_of: PlanOf) -> None:
     assert "prefix_index" in nodes["scheduler"].needs and "grammar" in nodes["engine"].needs
 
 
+@pytest.mark.parametrize(
+    ("speculation", "verify", "drafter", "verifier"),
+    [
+        ("dspark", "coupled", "DeviceDSpark", ""),
+        ("dspark_fixed", "rejection", "DeviceDSpark", ""),
+        ("ngram", "coupled", "Ngram", "DeviceVerifier"),
+        ("ngram", "rejection", "Ngram", "DeviceVerifier"),
+    ],
+)
+def test_an_h200_has_parts_of_its_own(
+    plan_of: PlanOf, speculation: str, verify: str, drafter: str, verifier: str
+) -> None:
+    """The parts that deepinfer/engine/device_assembly.py makes."""
+    words = ("hardware=h200", f"speculation={speculation}", f"speculation.verify={verify}")
+    nodes = {node.name: node for node in plan_of(*TINY, *words).graph}
+    names = {name: node.implementation.partition(":")[2] for name, node in nodes.items()}
+    assert (names["drafter"], names["verifier"], names["sampler"]) == (drafter, verifier, "DeviceSampler")
+    for node in nodes.values():
+        assert not node.implementation or _imports(node.implementation), node.implementation
+    assert bool(nodes["verifier"].reason) == (not verifier)
+
+
 def test_an_executor_chosen_by_auto_has_the_settings_of_its_option(plan_of: PlanOf) -> None:
     folder = Path(str(resources.files("deepinfer.conf") / "executor"))
     for kind, settings in AUTO_SETTINGS.items():
