@@ -181,7 +181,7 @@ class Scheduler(Component, frozen=True, kw_only=True, tag="continuous"):
     max_num_seqs: Positive  # sequences that run at once
     max_num_batched_tokens: Positive  # rows of one step
     max_prefill_tokens: Positive  # prompt rows that may join a step while answers run
-    async_depth: Literal["auto", 0, 1]  # steps scheduled while another runs: 1 hides the host behind the device
+    async_depth: Literal["auto", 0, 1]  # steps scheduled ahead: 1 hides the host's work behind the device's
     policy: Literal["fcfs"]  # first come, first served
     watchdog_s: Seconds  # longest time without progress while requests wait; 0 turns it off
 

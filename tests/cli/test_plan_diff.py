@@ -147,12 +147,12 @@ def _scalars(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def _with(data: dict[str, Any], path: tuple[Any, ...]) -> Plan:
-    """The plan whose number at `path` is one more, or half of a share."""
+    """The plan whose number at `path` is one more, or half of a share, or the other of 0 and 1."""
     copied = json.loads(json.dumps(data))
     at = copied
     for name in path[:-1]:
         at = at[name]
-    for value in (at[path[-1]] + 1, at[path[-1]] / 2, 1):
+    for value in (at[path[-1]] + 1, at[path[-1]] / 2, 1 - at[path[-1]]):
         at[path[-1]] = value
         try:
             return Plan.from_json(json.dumps(copied))
