@@ -103,7 +103,7 @@ def undisturbed(name: str) -> tuple[list[dict], int]:
     return run(graph, prompts(), params(name)), short.count
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("part", range(4))
@@ -117,6 +117,7 @@ def test_answers_are_those_of_an_undisturbed_run(name: str, times: int, part: in
     assert graph.engine.stats().slots_used == graph.engine.stats().blocks_used == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "costs_steps"), [("decode_rows", True), ("append_tokens", True), ("markov_step", False)]
 )
@@ -139,6 +140,7 @@ def test_a_failed_pass_or_choice_costs_a_step_and_a_failed_draft_costs_drafts(na
     assert (graph.engine.stats().lost_steps > before) == costs_steps
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["plain", "ahead", "rejection"])
 def test_a_request_that_never_fits_is_refused_and_its_neighbours_are_served(name: str) -> None:
     reference, _ = undisturbed(name)
