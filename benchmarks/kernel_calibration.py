@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernel_cases import MULTIPROCESSORS, RESULTS, Origin, cases_of, origin_of, read
-from kernel_fit import Fit, fit, median, p90
+from kernel_fit import NEUTRAL, Fit, fit, median, p90
 from markers import put_between, put_lines
 from record import options
 from rich.progress import track
@@ -71,8 +71,8 @@ def figures(time: KernelTime) -> str:
         parts += [f"flops_per_s: {time.flops_per_s / 1e12:.4g}TFLOP/s", f"power: {time.power:g}"]
     if time.length_s:
         parts += [f"length_s: {time.length_s * 1e6:.3g}us", f"exponent: {time.exponent:g}"]
-    for name, neutral in (("resident", 0), ("cached", 1), ("tile", 128), ("parts", 1), ("start", 0), ("extra_rows", 0)):
-        if getattr(time, name) != neutral:
+    for name in ("resident", "cached", "tile", "parts", "start", "extra_rows"):
+        if getattr(time, name) != NEUTRAL[name]:
             parts.append(f"{name}: {getattr(time, name):.3g}")
     return "{" + ", ".join(parts) + "}"
 

@@ -23,7 +23,7 @@ MOST = {
 }  # of the data sheet; what the second-level cache adds is `cached`
 LEAST_S = 0.84e-6  # one tiny kernel of a replayed graph, benchmarks/results/ceilings.jsonl: large timings alone say less of it
 FIGURES = ("fixed_s", "bytes_per_s", "flops_per_s", "length_s", "start", "extra_rows")  # those that are searched
-NEUTRAL = {"flops_per_s": math.inf, "length_s": 0.0, "start": 0.0, "extra_rows": 0.0}
+NEUTRAL = {field.name: field.default for field in structs.fields(KernelTime) if not field.required}
 ROUGH, FINE = (0.5, 0.1), (0.02, 0.005)  # steps of the search, in natural logarithms
 TRIED = 3  # forms, those that are best on all cases, that are compared by what they say of cases held out
 
@@ -143,11 +143,7 @@ def _refined(time: KernelTime, cases: Sequence[Case], steps: Sequence[float] = F
 
 
 def _loss_of(time: KernelTime, cases: Sequence[Case]) -> float:
-    return _loss([error(time, case) for case in cases])
-
-
-def _loss(errors: Sequence[float]) -> float:
-    return sum(math.log1p(max(error, -0.99)) ** 2 for error in errors)
+    return sum(math.log1p(max(error(time, case), -0.99)) ** 2 for case in cases)
 
 
 def _fitted(form: KernelTime, cases: Sequence[Case]) -> KernelTime:

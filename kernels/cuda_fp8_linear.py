@@ -11,13 +11,13 @@ from functools import cache
 
 import torch
 from deepinfer.kernels.cuda_program import CudaProgram, Launch, device_of, num_multiprocessors
-from deepinfer.kernels.fp8_linear_shapes import Shape, choose, num_segments
+from deepinfer.kernels.fp8_linear_shapes import STEP, Shape, choose, num_segments
 from deepinfer.kernels.tensor_map import box_map
 from torch import Tensor
 
 from deepinfer.ops.fp8_linear import Fp8Weight
 
-ROWS, STEP = 128, 64  # of weight: rows of a pair of records; columns a step
+ROWS = 128  # of weight: a pair of records
 CODE_BYTES = 64 * STEP  # of a record, 64 rows
 RECORD_BYTES = CODE_BYTES + 16
 # the places of two codes in a 32-bit word as the exponent and mantissa of bfloat16, and how two further codes fill the gaps

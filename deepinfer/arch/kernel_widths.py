@@ -195,3 +195,8 @@ CHOICES = (
     Choice(("prepare_experts_up", "prepare_experts", "fp4_experts_up", "fp4_grouped_linear"), _experts),
     Choice(("markov_work", "markov_step"), _markov),
 )
+
+
+def is_fast(operation: str, config: V41Config) -> bool:
+    """Whether the fast kernel of an operation takes the model's widths, whatever the size of cache blocks."""
+    return not any(any(choice.found(config)) for choice in CHOICES if operation in choice.operations)

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from deepinfer.ops.sampling_rows import GREEDY_BELOW, SamplingRows, gumbel, noise_bits
+from deepinfer.ops.sampling_rows import GREEDY_BELOW, SamplingRows, best_of, gumbel, noise_bits, uniform
 
 ACCEPT, RESIDUAL = 2, 3  # streams of noise, see `deepinfer.sampling.philox`
 
@@ -50,8 +50,7 @@ def judge_drafts(
 
 def _coin(seed: Tensor, position: Tensor) -> Tensor:
     """float64 in (0, 1)."""
-    bits = noise_bits(seed, position, torch.zeros_like(seed), ACCEPT)
-    return (2 * bits.double() + 1) * 2.0**-53
+    return uniform(noise_bits(seed, position, torch.zeros_like(seed), ACCEPT))
 
 
 def _instead(p_V: Tensor, q_V: Tensor, seed: Tensor, position: Tensor) -> int:
@@ -60,5 +59,4 @@ def _instead(p_V: Tensor, q_V: Tensor, seed: Tensor, position: Tensor) -> int:
     noise_V = gumbel(noise_bits(seed, position, ids_V, RESIDUAL))
     rest_V = p_V - q_V
     rest_V = rest_V.clamp(min=0) if bool((rest_V > 0).any()) else p_V
-    total_V = torch.log(rest_V) + noise_V
-    return int((total_V == total_V.max()).nonzero()[0, 0])
+    return best_of(torch.log(rest_V) + noise_V)

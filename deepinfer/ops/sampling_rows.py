@@ -91,9 +91,19 @@ def noise_bits(seed: Tensor, position: Tensor, token_ids: Tensor, stream: int) -
     return high16 << 36 | torch.where(odd, fine[2], fine[0]) << 4 | torch.where(odd, fine[3], fine[1]) >> 28
 
 
+def uniform(bits: Tensor) -> Tensor:
+    """float64 from 52 bits: an odd multiple of 2^-53 in (0, 1)."""
+    return (2 * bits.double() + 1) * 2.0**-53
+
+
 def gumbel(bits: Tensor) -> Tensor:
-    """float64 noise from 52 bits: -log(-log(u)), u an odd multiple of 2^-53 in (0, 1)."""
-    return -torch.log(-torch.log((2 * bits.double() + 1) * 2.0**-53))
+    """float64 noise from 52 bits: -log(-log(u)) of their uniform number u."""
+    return -torch.log(-torch.log(uniform(bits)))
+
+
+def best_of(score_V: Tensor) -> int:
+    """The best token, the lowest among equals."""
+    return int((score_V == score_V.max()).nonzero()[0, 0])
 
 
 def edited_logits(logits_V: Tensor, rows: SamplingRows, r: int) -> Tensor:
@@ -208,7 +218,7 @@ def _choose(scores_V: Tensor, rows: SamplingRows, r: int, stream: int) -> tuple[
     """The token, the tokens kept, and the scores by the temperature."""
     everything_V = torch.ones_like(scores_V, dtype=torch.bool)
     if rows.temperature_R[r] < GREEDY_BELOW:
-        return int((scores_V == scores_V.max()).nonzero()[0, 0]), everything_V, scores_V
+        return best_of(scores_V), everything_V, scores_V
     scores_V = scores_V / rows.temperature_R[r]
     kept_V = everything_V
     if _is_filtered(rows, r):
@@ -216,7 +226,7 @@ def _choose(scores_V: Tensor, rows: SamplingRows, r: int, stream: int) -> tuple[
     ids_V = torch.arange(len(scores_V), device=scores_V.device)
     noise_V = gumbel(noise_bits(rows.seed_R[r], rows.position_R[r], ids_V, stream))
     total_V = (scores_V + noise_V).masked_fill(~kept_V, -torch.inf)
-    return int((total_V == total_V.max()).nonzero()[0, 0]), kept_V, scores_V
+    return best_of(total_V), kept_V, scores_V
 
 
 def _is_filtered(rows: SamplingRows, r: int) -> bool:

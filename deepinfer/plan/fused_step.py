@@ -9,22 +9,13 @@ import math
 from msgspec import Struct
 
 from deepinfer.arch.config import V41Config
+from deepinfer.arch.kernel_widths import is_fast
 
-FLOAT, INT, BF16 = 4, 4, 2  # bytes
+FLOAT, INT = 4, 4  # bytes
 SCORE_BYTES = 256 << 20  # of index scores that exist at a time
 LONGEST_CHOICE = 1 << 18  # scores of a row among which one launch chooses; longer rows are cut
 ROUTING_NUMBERS = 5  # of a chosen expert: pick, weight, place, row, sorted weight
-FAST_ATTENTION = (64, 512, 64)  # heads, their width, turned columns
-BLOCK_SLOTS, MOST_SLOTS = 64, 2048  # of a list of keys
 SPLIT_SLOTS = 32  # that one program of the general attention sums up
-
-
-def attention_is_fast(config: V41Config) -> bool:
-    """Whether the fast kernel of attention takes the widths, as in deepinfer/ops/device_choice.py."""
-    c = config
-    lists = (c.sliding_window, c.index_topk)
-    widths = c.num_attention_heads, c.head_dim, c.qk_rope_head_dim
-    return widths == FAST_ATTENTION and not any(slots % BLOCK_SLOTS or slots > MOST_SLOTS for slots in lists)
 
 
 class StepShape(Struct, frozen=True, kw_only=True):
@@ -94,7 +85,7 @@ class _Moments:
         """Queries and outputs of all heads; of several runs of rows the outputs twice; the general kernel's sums of parts."""
         c, several = self.c, self.heads() * self.shape.far
         parts = 0
-        if not attention_is_fast(c):
+        if not is_fast("sparse_attention", c):
             splits = max(1, sum(-(-slots // SPLIT_SLOTS) for slots in (c.sliding_window, c.index_topk)))
             parts = splits * c.num_attention_heads * (c.head_dim + 2) * FLOAT if splits > 1 else 0
         return self.before() + self.site + self.chosen() + self.latents() + 2 * self.heads() + max(several, parts)

@@ -60,11 +60,7 @@ def build_graph(case: Case, ops: tuple[OpChoice, ...]) -> tuple[Node, ...]:
     nodes.append(_node("scheduler", "scheduler", spec.implementation, needs=needs, option="scheduler", spec=spec))
     needs = ("scheduler", "executor", *(("grammar",) if not isinstance(case.spec.grammar, NoGrammar) else ()))
     nodes.append(_node("engine", "engine", "deepinfer.engine.engine:Engine", needs=needs))
-    return tuple(_fused(node) if _is_fused(case) else node for node in nodes)
-
-
-def _is_fused(case: Case) -> bool:
-    return all(role.is_fused for role in case.roles)
+    return tuple(map(_fused, nodes) if case.is_fused else nodes)
 
 
 def _fused(node: Node) -> Node:
@@ -120,9 +116,9 @@ def _speculation_nodes(case: Case) -> list[Node]:
 def _verifier(case: Case) -> tuple[str, str]:
     """Implementation and reason; a device's sampler judges the draft module's drafts itself."""
     rejection = case.numerics.verify == "rejection"
-    if _is_fused(case) and case.drafting.num_draft_layers:
+    if case.is_fused and case.drafting.num_draft_layers:
         return "", "the sampler judges drafts where they are"
-    if _is_fused(case) and (not rejection or case.drafting.kind == "ngram"):
+    if case.is_fused and (not rejection or case.drafting.kind == "ngram"):
         return "deepinfer.engine.device_verifier:DeviceVerifier", ""
     if rejection:
         return "deepinfer.speculation.rejection:RejectionVerifier", ""

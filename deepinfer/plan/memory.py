@@ -43,16 +43,12 @@ class Scene(Struct, frozen=True, kw_only=True):
     @property
     def held(self) -> dict[str, Resident]:
         """How each class lies in memory: fused operations take all of them packed, torch's twins of them too."""
-        return dict.fromkeys(CLASS_OP, "packed") if self.fused else self.resident
-
-    @property
-    def fused(self) -> bool:
-        return self.role.is_fused
+        return dict.fromkeys(CLASS_OP, "packed") if self.role.is_fused else self.resident
 
     def shared_bytes(self, group: str) -> int:
         """Of what every rank holds of a class."""
         dtype = self.case.numerics.dtype
-        if self.fused:
+        if self.role.is_fused:
             kernels = all(choice.backend != "reference" for choice in self.ops)
             return shared_bytes(self.case.config, group, dtype, kernels=kernels)
         return self.weights.shared(group, self.held[group], dtype)

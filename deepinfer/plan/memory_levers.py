@@ -59,8 +59,7 @@ def _changes(scene: Scene, place: str) -> Iterator[tuple[str, int]]:
         bare = scene_of(structs.replace(case, drafting=none), role, scene.ops)
         yield "speculation=none", held_bytes(bare, place_tables(bare, Ledger()))
     for typed, scheduler in _smaller_steps(case.spec.scheduler, 1 + case.drafting.depth):
-        spec = structs.replace(case.spec, scheduler=scheduler)
-        smaller = scene_of(structs.replace(case, spec=spec), role, scene.ops)
+        smaller = _with(scene, scheduler)
         yield typed, held_bytes(smaller, place_tables(smaller, Ledger()))
 
 
@@ -107,14 +106,19 @@ def fitting_steps(scene: Scene, place: str) -> str:
     tried = [{"max_num_seqs": sequences} for sequences in fewer]
     for rows in _halves(scheduler.max_num_batched_tokens):
         sequences = next((each for each in fewer if each * rows_each <= rows), 0)
+        if not sequences:
+            break  # fewer rows have no room for one either
         keys = {"max_num_seqs": sequences, "max_num_batched_tokens": rows, "max_prefill_tokens": rows}
         tried.append({key: value for key, value in keys.items() if value < getattr(scheduler, key)})
     for keys in tried:
-        spec = structs.replace(scene.case.spec, scheduler=structs.replace(scheduler, **keys))
-        smaller = scene_of(structs.replace(scene.case, spec=spec), scene.role, scene.ops)
-        if keys.get("max_num_seqs", 1) and held_bytes(smaller, place) <= scene.usable_bytes:
+        if held_bytes(_with(scene, structs.replace(scheduler, **keys)), place) <= scene.usable_bytes:
             return " ".join(f"scheduler.{key}={value}" for key, value in keys.items())
     return ""
+
+
+def _with(scene: Scene, scheduler: Scheduler) -> Scene:
+    spec = structs.replace(scene.case.spec, scheduler=scheduler)
+    return scene_of(structs.replace(scene.case, spec=spec), scene.role, scene.ops)
 
 
 def _halves(number: int) -> list[int]:

@@ -16,8 +16,8 @@ def missing(plan: Plan, facts: Facts) -> str | None:
     Looks at devices, their memory, toolkits and libraries; roles on a virtual chip need none of them.
     """
     machine = facts.machine
-    real = [role for role in plan.layout.roles if role.hardware.kind != "virtual"]
-    groups = [[role for role in real if role.hardware.name == name] for name in _device_names(real)]
+    real = _real(plan)
+    groups = _by_chip(real)
     floors = list({(floor.what, floor.at_least): floor for role in real for floor in role.floors}.values())
     fitting = [_fitting_devices(plan, roles, machine) for roles in groups]
     lacking = [floor for floor in floors if not meets(found_version(floor.what, machine), floor.at_least)]
@@ -34,9 +34,7 @@ def missing(plan: Plan, facts: Facts) -> str | None:
 
 def has_devices(plan: Plan, facts: Facts) -> bool:
     """Whether at least one device of every chip is here, with room for the fullest rank."""
-    real = [role for role in plan.layout.roles if role.hardware.kind != "virtual"]
-    groups = [[role for role in real if role.hardware.name == name] for name in _device_names(real)]
-    return all(_fitting_devices(plan, roles, facts.machine) for roles in groups)
+    return all(_fitting_devices(plan, roles, facts.machine) for roles in _by_chip(_real(plan)))
 
 
 def _remedies(roles: Sequence[RolePlan], lacking: Sequence[Floor], here: bool) -> Iterator[str]:
@@ -51,9 +49,15 @@ def _remedies(roles: Sequence[RolePlan], lacking: Sequence[Floor], here: bool) -
     yield f"deepinfer doctor hardware={chips[0].option} tells how to get each"
 
 
-def _device_names(roles: Sequence[RolePlan]) -> list[str]:
-    """Chips other than CPUs, each once."""
-    return list(dict.fromkeys(role.hardware.name for role in roles if role.hardware.kind != "cpu"))
+def _real(plan: Plan) -> list[RolePlan]:
+    """Roles on chips that exist."""
+    return [role for role in plan.layout.roles if role.hardware.kind != "virtual"]
+
+
+def _by_chip(roles: Sequence[RolePlan]) -> list[list[RolePlan]]:
+    """The roles of each chip other than a CPU."""
+    names = dict.fromkeys(role.hardware.name for role in roles if role.hardware.kind != "cpu")
+    return [[role for role in roles if role.hardware.name == name] for name in names]
 
 
 def _num_ranks(roles: Sequence[RolePlan]) -> int:

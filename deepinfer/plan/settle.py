@@ -65,6 +65,11 @@ class Case(Struct, frozen=True, kw_only=True):
         return isinstance(self.spec.cache, PrefixCache) and self.numerics.replay_on_hit == "bounded"
 
     @property
+    def is_fused(self) -> bool:
+        """Whether runs on all of its chips are made of fused operations."""
+        return all(role.is_fused for role in self.roles)
+
+    @property
     def is_cpu(self) -> bool:
         """Whether some ranks are processes of a CPU: their threads are then part of the numerics."""
         return any(role.is_cpu for role in self.roles)

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from deepinfer.arch.cache import DTYPE_ITEMSIZE, CacheLayout
 from deepinfer.arch.config import V41Config
+from deepinfer.arch.kernel_widths import is_fast
 from deepinfer.config.specs import Scheduler
 from deepinfer.plan.fused_step import StepShape, forward_bytes
 from deepinfer.plan.types import Drafting, Numerics
@@ -11,7 +12,6 @@ from deepinfer.plan.types import Drafting, Numerics
 SCORE_BYTES_CAP = 2**30  # index scores are computed in chunks of at most this
 CHUNK_ROWS = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048)  # for which steps with chunks become graphs
 KERNEL_BYTES = (8 << 22) + (1 << 18)  # that kernels of products share: sums of their segments, and arrivals
-KERNEL_COLUMNS = 64  # in whose multiples that kernel takes widths
 POOL_BYTES = 22 << 20  # of each memory of graphs: a piece of its own for small tensors, and whole pages for large ones
 POOL_SHARE = 1.15  # what that of forward passes takes over what lives in it at once, measured on an H200
 FLOAT_BYTES = 4  # logits, scores and row numbers
@@ -87,17 +87,9 @@ def fused_workspace(
     spare = -(-chunks // cache.ring_slots) * cache.padded_state_bytes
     pools = int(POOL_SHARE * forward(largest, far=False)) + (2 + drafts) * POOL_BYTES
     kept = pools + outputs + spare + logits + _drafting(config, drafting, sizes.slots, itemsize)
-    kept += KERNEL_BYTES * _shares_sums(config)
+    kept += KERNEL_BYTES * is_fast("bf16_linear", config)
     eager = most > chunks or numerics.replay == "compact"  # no graph takes such steps
     return FusedWorkspace(kept=kept, step=max(forward(largest, far=False), forward(most, far=True) if eager else 0))
-
-
-def _shares_sums(config: V41Config) -> bool:
-    """Whether the kernel of plain products takes the model's widths, as in deepinfer/ops/device_choice.py."""
-    widths = [config.hidden_size, config.head_dim]
-    if config.num_nextn_predict_layers:
-        widths.append(config.dspark_markov_rank)
-    return not any(width % KERNEL_COLUMNS for width in widths)
 
 
 def _drafting(config: V41Config, drafting: Drafting, slots: int, itemsize: int) -> int:
