@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from msgspec import structs
 
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.engine.build_local import Parts
@@ -108,16 +106,10 @@ def _fitted(loaded: Loaded) -> Fitted:
     """As many blocks as fit beside the worst step, measured on an executor with a few."""
     import torch
 
-    from deepinfer.engine.memory_profile import fit_blocks, probe_blocks, profile_memory
+    from deepinfer.engine.memory_profile import fit_blocks, measured
 
     plan = loaded.plan
-    few = probe_blocks(plan.memory[0], loaded.limits)
-    limits = structs.replace(loaded.limits, num_blocks=few)
-    executor = _with_room(plan, lambda: assemble(loaded, few))
-    _with_room(plan, partial(warm_up, executor, limits))
-    profile = profile_memory(executor, limits)
-    executor.close()
-    del executor
+    profile = _with_room(plan, lambda: measured(loaded))
     gc.collect()
     torch.cuda.empty_cache()
     return fit_blocks(profile, plan.memory[0], plan.cache.padded_block_bytes)

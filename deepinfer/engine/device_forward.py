@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -20,7 +20,6 @@ from deepinfer.engine.decode_state import DecodeState, Resolved
 from deepinfer.interfaces import StepInput, StepPlan
 from deepinfer.model.fused.decode_sizes import graph_sizes
 from deepinfer.model.fused.glue import to_device
-from deepinfer.model.fused.state_copies import restore_states, save_states
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,10 +108,7 @@ class ForwardLanes:
         if plan.num_decode < len(plan.slots):
             return self._launch_chunks(plan)
         assert self.decode is not None, "there is no decode lane"
-        restore_states(self.cache, plan.restores)
-        rows = self.decode(_without_states(plan))
-        save_states(self.cache, plan.slots, plan.snapshots)
-        return Pass(plan, rows.hidden_TD)
+        return Pass(plan, self.decode(plan).hidden_TD)
 
     def _launch_chunks(self, plan: StepPlan) -> Pass:
         assert self.chunks is not None, "there is no lane for chunks"
@@ -150,10 +146,3 @@ class ForwardLanes:
         hidden_TD, features_TF = self.model.forward_with_features(step, self.cache)
         self.observer.observe(step, features_TF)
         return hidden_TD
-
-
-def _without_states(plan: StepPlan) -> StepPlan:
-    """The pass itself brings no states."""
-    if not (len(plan.restores) or len(plan.snapshots)):
-        return plan
-    return replace(plan, restores=plan.restores[:0], snapshots=plan.snapshots[:0])

@@ -178,7 +178,7 @@ class HostLane:
         sequences: DeviceSequences,
         device: torch.device,
         *,
-        drafter: Drafter | None = None,
+        drafter: Drafter,
         grammar: GrammarDesk | None = None,
     ) -> None:
         self.verifier, self.logits, self.state, self.sequences, self.device = verifier, logits, state, sequences, device
@@ -200,7 +200,7 @@ class HostLane:
             self.sequences.append(*to_device(arrays, self.device).values())
         output = expand(verified, asked.alive, asked.num_checked)
         sampled = self.clock.mark()
-        if asked.draft and self.drafter is not None:
+        if asked.draft:
             going = self.state.goes_on(rows.slots, verified)
             made = if_memory_suffices(lambda: self._draft(rows.slots, verified, going), self.device)
             if made is None:
@@ -211,7 +211,6 @@ class HostLane:
         return Launch(asked, chosen, sampled, self.clock.mark(), output=output)
 
     def _draft(self, slots: np.ndarray, verified: Verified, going: np.ndarray) -> Drafts:
-        assert self.drafter is not None
         made = draft(self.drafter, self.verifier, self.state, self.grammar, slots, verified, going)
         if going.any():
             keep_on_device(self.sequences, slots[going], made)

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from msgspec import structs
 
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.engine.device import StepOutOfMemory
+from deepinfer.engine.device_assembly import Loaded, assemble
 from deepinfer.engine.device_executor import DeviceExecutor
 from deepinfer.engine.device_memory import held_bytes
+from deepinfer.engine.device_warm_up import warm_up
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.engine.worst_steps import run_worst_steps
 
@@ -76,6 +79,18 @@ def planned_bytes(memory: RankMemory) -> PlannedBytes:
 def probe_blocks(memory: RankMemory, limits: EngineLimits) -> int:
     """Blocks of the cache that is profiled: few, for the rest is what is asked after; no more than there will be."""
     return min(memory.num_blocks, max(PROBE_BLOCKS, limits.max_num_seqs))
+
+
+def measured(loaded: Loaded) -> MemoryProfile:
+    """Of an executor with a cache of a few blocks. Raises Refused where the device's memory does not suffice for its steps."""
+    few = probe_blocks(loaded.plan.memory[0], loaded.limits)
+    limits = structs.replace(loaded.limits, num_blocks=few)
+    executor = assemble(loaded, few)
+    try:
+        warm_up(executor, limits)
+        return profile_memory(executor, limits)
+    finally:
+        executor.close()
 
 
 def profile_memory(executor: DeviceExecutor, limits: EngineLimits) -> MemoryProfile:

@@ -5,6 +5,7 @@ S sequences of a step, D of them decoding · n snapshots.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from deepinfer.cache.cached_sequence import Hit
     from deepinfer.cache.prefix_cache import PrefixCache
     from deepinfer.engine.booking import Committed
+    from deepinfer.interfaces import StepPlan
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -107,17 +109,22 @@ class PrefixAdmission:
             self.cache.forget(int(table.request_id[slot]))
         for s in np.flatnonzero(good_S & (ends_S >= self._next_full[plan.slots])).tolist():
             self._advance(int(plan.slots[s]), int(ends_S[s]))
-        for s, boundary, snapshot in plan.snapshots.tolist():
+
+        def owner(s: int, boundary: int) -> int | None:
             reached = good_S[s] and starts_S[s] <= boundary <= ends_S[s]
-            request_id = int(table.request_id[plan.slots[s]]) if reached else None
-            self.cache.settle(request_id, boundary, snapshot, decoding=s < plan.num_decode)
-        self.cache.unpin(plan.restores[:, 1])
+            return int(table.request_id[plan.slots[s]]) if reached else None
+
+        self._end_states(plan, owner)
 
     def lose(self, scheduled: ScheduledStep) -> None:
         """A step was not carried out: what it should have saved is not there, and it restores nothing any more."""
-        for s, boundary, snapshot in scheduled.plan.snapshots.tolist():
-            self.cache.settle(None, boundary, snapshot, decoding=s < scheduled.plan.num_decode)
-        self.cache.unpin(scheduled.plan.restores[:, 1])
+        self._end_states(scheduled.plan, lambda s, boundary: None)
+
+    def _end_states(self, plan: StepPlan, owner: Callable[[int, int], int | None]) -> None:
+        """`owner(sequence, boundary)`: the request whose snapshot it is; None: it holds nothing."""
+        for s, boundary, snapshot in plan.snapshots.tolist():
+            self.cache.settle(owner(s, boundary), boundary, snapshot, decoding=s < plan.num_decode)
+        self.cache.unpin(plan.restores[:, 1])
 
     def tell(self, events: list[TokenEvent]) -> None:
         """Put what is not told yet on the events of its sequences."""

@@ -210,11 +210,12 @@ class Scheduler:
 
     def _admit_first(self, admitted: list[Admission]) -> int | None:
         """The head of the line gets its slot and blocks, or None where it has to wait."""
+        if len(self._decoding) + len(self._prefilling) == self.slots.size:
+            return None  # no slot is free, and nobody who waits has one
         table, entry = self.table, self.line.next(self.slots.num_free)
-        if entry is None:
-            return None
-        running = [*self._decoding.tolist(), *self._prefilling]
-        if not self.rows.may_join(entry.request.request_id, table.request_id[running].tolist()):
+        if entry is None or not self.rows.may_join(
+            entry.request.request_id, table.request_id[self._holders()].tolist()
+        ):
             return None
         resumed = entry.slot != NO_SLOT
         num_tokens = int(table.num_tokens[entry.slot]) if resumed else len(entry.request.prompt_ids)
@@ -240,8 +241,11 @@ class Scheduler:
 
     def _make_room(self) -> None:
         """The last in rank of all that hold blocks gives its own back."""
-        holders = np.concatenate([self._decoding, np.array(self._prefilling, dtype=np.int64)])
-        self.preempt(best_first(self.table, holders)[-1])
+        self.preempt(best_first(self.table, self._holders())[-1])
+
+    def _holders(self) -> np.ndarray:
+        """Slots of all that hold blocks."""
+        return np.concatenate([self._decoding, np.array(self._prefilling, dtype=np.int64)])
 
     def preempt(self, slot: int) -> None:
         """A sequence gives its blocks back and waits, to be computed again."""

@@ -11,6 +11,7 @@ import numpy as np
 from deepinfer.engine.device import run_step
 from deepinfer.engine.device_executor import DeviceExecutor
 from deepinfer.engine.limits import EngineLimits
+from deepinfer.engine.step_plan import decode_plan
 from deepinfer.interfaces import Request, SamplingParams, StepPlan
 
 ASKED = SamplingParams(
@@ -43,46 +44,39 @@ def run_worst_steps(executor: DeviceExecutor, limits: EngineLimits) -> None:
 
 
 def prompt_step(others: np.ndarray, start: int, rows: int, limits: EngineLimits) -> StepPlan:
-    """`others` decode one row each beside a chunk of slot 0 from position `start` on, which is sampled."""
-    slots = np.append(others, 0)
-    return _plan(slots, len(others), limits, starts=[start], rows=[rows])
+    """`others` decode one row each beside a chunk of slot 0 from position `start` on, which is sampled.
 
-
-def decode_step(slots: np.ndarray, limits: EngineLimits) -> StepPlan:
-    return _plan(slots, len(slots), limits, num_drafts=len(slots) * limits.draft_depth)
-
-
-def _plan(
-    slots: np.ndarray,
-    num_decode: int,
-    limits: EngineLimits,
-    *,
-    starts: list[int] | None = None,
-    rows: list[int] | None = None,
-    num_drafts: int = 0,
-) -> StepPlan:
-    """Block tables as wide as they can be; blocks repeat where there are too few. Where rows may stay behind in the lower
-    layers one does: such chunks run launch by launch, in memory of their own.
+    Where rows may stay behind in the lower layers one does: such chunks run launch by launch, in memory of their own.
     """
-    table = np.arange(limits.blocks_for(limits.max_model_len)) % limits.num_blocks
-    zeros, counts = np.zeros(len(slots), dtype=np.int64), np.array(rows or [], dtype=np.int64)
+    slots = np.append(others, 0).astype(np.int64)
+    zeros = np.zeros(len(slots), dtype=np.int64)
     upper_from = zeros.copy()
     if limits.replay == "compact":
-        upper_from[num_decode:] = np.array(starts or [], dtype=np.int64) + (counts > 1)
+        upper_from[-1] = start + (rows > 1)
     return StepPlan(
-        slots=slots.astype(np.int64),
-        num_decode=num_decode,
-        block_tables=np.tile(table, (len(slots), 1)),
-        chunk_starts=np.array(starts or [], dtype=np.int64),
-        chunk_rows=counts,
-        chunk_tokens=np.ones(int(counts.sum()), dtype=np.int64),
-        chunk_sampled=np.ones(len(counts), dtype=bool),
+        slots=slots,
+        num_decode=len(others),
+        block_tables=_tables(len(slots), limits),
+        chunk_starts=np.array([start], dtype=np.int64),
+        chunk_rows=np.array([rows], dtype=np.int64),
+        chunk_tokens=np.ones(rows, dtype=np.int64),
+        chunk_sampled=np.ones(1, dtype=bool),
         window_from=zeros,
         upper_from=upper_from,
         write_from=zeros,
-        num_drafts=num_drafts,
+        num_drafts=0,
         draft=limits.draft_depth > 0,
     )
+
+
+def decode_step(slots: np.ndarray, limits: EngineLimits) -> StepPlan:
+    num_drafts = len(slots) * limits.draft_depth
+    return decode_plan(slots, _tables(len(slots), limits), num_drafts=num_drafts, draft=limits.draft_depth > 0)
+
+
+def _tables(sequences: int, limits: EngineLimits) -> np.ndarray:
+    """Block tables as wide as they can be; blocks repeat where there are too few."""
+    return np.tile(np.arange(limits.blocks_for(limits.max_model_len)) % limits.num_blocks, (sequences, 1))
 
 
 def _enter(executor: DeviceExecutor, slot: int, length: int, limits: EngineLimits) -> None:

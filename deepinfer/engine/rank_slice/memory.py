@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from msgspec import structs
 
 from deepinfer.engine.build import limits_of
-from deepinfer.engine.device_assembly import Loaded, assemble
-from deepinfer.engine.device_warm_up import warm_up
-from deepinfer.engine.memory_profile import MemoryProfile, planned_bytes, probe_blocks, profile_memory
+from deepinfer.engine.device_assembly import Loaded
+from deepinfer.engine.memory_profile import measured, planned_bytes
 from deepinfer.sampling.sampler import Sampler
 from deepinfer.speculation.calibration import Calibration
 
@@ -49,7 +48,7 @@ class RankBytes:
 def measure_rank(plan: Plan, memory: RankMemory, share: SliceModel) -> RankBytes:
     """Run the worst steps of the plan's limits on `share`, whose rank has `memory`. Raises Refused where they do not fit."""
     share.route("skewed")
-    profile = _profile(structs.replace(plan, memory=(memory,)), share)
+    profile = measured(_loaded(structs.replace(plan, memory=(memory,)), share))
     share.route("balanced")
     gc.collect()
     torch.cuda.empty_cache()
@@ -63,21 +62,8 @@ def measure_rank(plan: Plan, memory: RankMemory, share: SliceModel) -> RankBytes
     )
 
 
-def _profile(plan: Plan, share: SliceModel) -> MemoryProfile:
-    limits, memory = limits_of(plan), plan.memory[0]
-    few = probe_blocks(memory, limits)
-    limits = structs.replace(limits, num_blocks=few)
-    executor = assemble(_loaded(plan, limits, share), few)
-    try:
-        warm_up(executor, limits)
-        return profile_memory(executor, limits)
-    finally:
-        executor.close()
-
-
-def _loaded(plan: Plan, limits: Any, share: SliceModel) -> Loaded:
-    config = plan.model.config
-    drafts = share.drafter is not None
+def _loaded(plan: Plan, share: SliceModel) -> Loaded:
+    config, limits, drafts = plan.model.config, limits_of(plan), share.drafter is not None
     return Loaded(
         plan=plan,
         limits=limits,

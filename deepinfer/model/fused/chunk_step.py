@@ -73,7 +73,7 @@ class ChunkStep:
         planner = DecodePlanner(model.ops, model.rows, sequences, self.verify_length)
         self._rows = MixedRowMaker(planner, self._plans, self._chunks, rows)
         self._windows = WindowRows(cache, layout.num_window_layers if features else model.config.num_hidden_layers)
-        self._num_features = len(model.config.dspark_target_layer_ids) * model.config.hidden_size if features else 0
+        self._num_features = model.num_features if features else 0
         self._hidden_TD = self._empty(rows, model.config.hidden_size)
         self._refused: set[ChunkSize] = set()
         self._graphs: StepGraphs[ChunkSize] | None = None

@@ -19,7 +19,9 @@ from deepinfer.model.fused.decode_inputs import PlanSender, StepSize
 from deepinfer.model.fused.decode_plan import DecodePlanner
 from deepinfer.model.fused.decode_sizes import LEAST_BLOCKS, default_sizes, power_of_two, size_of
 from deepinfer.model.fused.model import FusedModel
+from deepinfer.model.fused.row_plan import near_rows
 from deepinfer.model.fused.sequences import DeviceSequences
+from deepinfer.model.fused.state_copies import restore_states, save_states
 from deepinfer.model.fused.step_graphs import GraphPool, GraphStats, StepGraphs
 
 
@@ -42,7 +44,7 @@ class DecodeRows:
 
 
 class DecodeStep:
-    """`step(plan)` for plans without chunks, restores and snapshots.
+    """`step(plan)` for plans without chunks.
 
     `cache` has one slot more than `sequences` runs: the padding slot, its last. At most `verify_length` drafts of a sequence
     are checked (None: all). `features`: whether to return the draft module's inputs. `observe` gets the rows behind the
@@ -73,7 +75,7 @@ class DecodeStep:
         self._sender = PlanSender(sequences.num_slots, self.max_blocks, sequences.padding_slot, model.device)
         self._planner = DecodePlanner(model.ops, model.rows, sequences, self.verify_length)
         self._results: dict[StepSize, DecodeRows] = {}
-        self._num_features = len(model.config.dspark_target_layer_ids) * model.config.hidden_size
+        self._num_features = model.num_features
         self._outputs: tuple[Tensor, Tensor] | None = None
         self._graphs = (
             StepGraphs(self._launch, lambda size: self._sender.send(None, size), model.device) if graphs else None
@@ -87,12 +89,14 @@ class DecodeStep:
         size = self.size(len(plan.slots), plan.num_drafts, plan.block_tables.shape[1])
         if self._graphs is not None:
             self._graphs.capture(size)
+        restore_states(self.cache, plan.restores)
         self._sender.send(plan, size)
         if self._graphs is None:
             self._launch(size)
             self.stats.direct += 1
         else:
             self._graphs.replay(size)
+        save_states(self.cache, plan.slots, plan.snapshots)
         return replace(self._results[size], num_rows_bound=bound)
 
     def size(self, num_sequences: int, num_drafts: int, num_blocks: int) -> StepSize:
@@ -130,7 +134,6 @@ class DecodeStep:
 
     def _bound(self, plan: StepPlan) -> int:
         assert plan.num_decode == len(plan.slots) > 0, "a decode step has sequences, and no chunks"
-        assert not len(plan.restores) and not len(plan.snapshots), "states are brought by a step of the host's"
         return len(plan.slots) + min(plan.num_drafts, len(plan.slots) * self.verify_length)
 
     def _launch(self, size: StepSize) -> None:
@@ -176,7 +179,7 @@ def _check(model: FusedModel, cache: ModelCache, sequences: DeviceSequences, ver
     assert cache.num_slots == sequences.num_slots + 1, (
         "the cache's last slot is the padding slot, behind the sequences'"
     )
-    room = layout.ring_slots - model.config.sliding_window + 1
+    room = near_rows(model.config, layout)
     assert verify_length < room, (
         f"{verify_length + 1} rows of a sequence, a ring takes {room}: lay it out with more backtrack"
     )

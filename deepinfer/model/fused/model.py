@@ -85,6 +85,11 @@ class FusedModel:
         unread = torch.zeros(config.vocab_size, dtype=torch.int64)
         self.classes_V = (unread if classes_V is None else classes_V).to(self.device)
 
+    @property
+    def num_features(self) -> int:
+        """Of a row, for the draft module: stream means at the inputs of its target layers."""
+        return len(self.config.dspark_target_layer_ids) * self.config.hidden_size
+
     @torch.inference_mode()
     def forward(self, step: StepInput, cache: ModelCache) -> Tensor:
         """Final hidden states [T, D] of every row, before the last norm; caches are brought up to date."""
@@ -93,8 +98,7 @@ class FusedModel:
     @torch.inference_mode()
     def forward_with_features(self, step: StepInput, cache: ModelCache) -> tuple[Tensor, Tensor]:
         """`forward`, and the draft module's inputs [T, F]: stream means at the inputs of its target layers."""
-        width = len(self.config.dspark_target_layer_ids) * self.config.hidden_size
-        features_TF = self.embed_VD.new_empty(len(step.positions), width)
+        features_TF = self.embed_VD.new_empty(len(step.positions), self.num_features)
         return self._run(step, cache, features_TF), features_TF
 
     @torch.inference_mode()
