@@ -166,7 +166,7 @@ def engram_pads_with_another_class(patch: Patch) -> None:
         table, pad = original(config, classes)
         return table, pad + 1
 
-    wrapped(patch, v41, "_classes", change)
+    wrapped(patch, v41, "class_table", change)
 
 
 def window_key_rounded_before_rotation(patch: Patch) -> None:

@@ -114,7 +114,8 @@ def test_a_long_chunk_that_ran_out_of_memory_is_run_again_from_what_was_there(mo
         (answer,) = driver.heard.values()
         return [(one.token_ids.tolist(), one.logprobs.tolist()) for one in answer.prompt] + answer.tokens
 
-    options = ("scheduler.max_num_seqs=3", "model.max_model_len=256", "scheduler.max_num_batched_tokens=37")
+    rows = ("scheduler.max_num_batched_tokens=37", "scheduler.max_prefill_tokens=37")
+    options = ("scheduler.max_num_seqs=3", "model.max_model_len=256", *rows)
     plain = twins()
     wanted = said(plain)
     monkeypatch.setattr(torch.cuda, "empty_cache", emptied)

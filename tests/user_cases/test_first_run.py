@@ -58,7 +58,7 @@ def test_f05_not_enough_memory(deepinfer: Run) -> None:
     """vllm#2418: what would be held, of how much, and the layout that holds it, reckoned from the configuration."""
     done = deepinfer("plan", "hardware=h200", "model.weights=dummy")
     assert done.code == 6
-    assert "would hold 300.3 GB before the first cache block (GB: experts 288.8, dense 7.3, head" in done.err
+    assert "would hold 301.7 GB before the first cache block (GB: experts 288.8, dense 7.3, workspace 2.1, head" in done.err
     assert "129.7 GB of each device may be used, so no token fits" in done.err
     settings = re.findall(r"(\S+) \(-([0-9.]+) GB\)", done.err)  # what they save: tests/plan/test_memory_levers.py
     keys = [key.partition("=")[0] for key, _ in settings]
