@@ -18,10 +18,13 @@ from deepinfer.sampling.params import asked_sampling, from_config
 from deepinfer.sampling.tokenizer import BpeTokenizer
 from deepinfer.serving.call_arguments import all_overrides, as_conversations, as_prompts, one_each
 from deepinfer.serving.chat_checks import check_options
+from deepinfer.serving.experts import Experts
 from deepinfer.serving.jobs import Desk, Job, Prompt, check_salt, is_conversation
 from deepinfer.serving.turns import Turns
 
 if TYPE_CHECKING:
+    from deepinfer.engine.build import EngineGraph
+    from deepinfer.engine.build_world import FleetGraph
     from deepinfer.plan.types import Plan
     from deepinfer.sampling.collector import EngineLike
 
@@ -29,7 +32,7 @@ __all__ = ["LLM", "Completion", "RequestOutput", "SamplingParams", "StreamEvent"
 
 
 class LLM:
-    """A model with its engine, in this process.
+    """A model with its engine: in this process, or where the plan has several ranks in processes that this one starts.
 
     `overrides` are written as on the command line ("model=v41_tiny", "model.path=DIR", "sampling.seed=7"); keywords are the
     same with "__" for each dot (`model__path=DIR`), None for the default. Raises Refused (a ValueError) with all problems.
@@ -72,10 +75,21 @@ class LLM:
         llm.asked = asked
         return llm
 
-    def _open(self, plan: Plan) -> None:
-        from deepinfer.engine.build import build_graph
+    @classmethod
+    def of_fleet(cls, graph: FleetGraph, *, asked: frozenset[str] = frozenset()) -> LLM:
+        """The LLM of ranks that are there already; `asked` as of `from_plan`."""
+        llm = cls.__new__(cls)
+        llm._take(graph)
+        llm.asked = asked
+        return llm
 
-        graph = build_graph(plan)
+    def _open(self, plan: Plan) -> None:
+        from deepinfer.engine.build_world import build_engine
+
+        self._take(build_engine(plan))
+
+    def _take(self, graph: EngineGraph | FleetGraph) -> None:
+        plan = graph.plan
         grammar = next((node.option.partition("=")[2] for node in plan.graph if node.name == "grammar"), "none")
         defaults, bos = from_config(plan.sampling), plan.model.config.bos_token_id
         self._start(graph.engine, graph.tokenizer, defaults, bos, grammar=grammar)
@@ -110,6 +124,11 @@ class LLM:
     def clock(self) -> Callable[[], float]:
         """Seconds: the machine's time, or of a simulation its own."""
         return self.engine.clock
+
+    @property
+    def experts(self) -> Experts:
+        """Where experts lie, their loads, and how they are balanced over ranks (balancer=eplb)."""
+        return Experts(self.engine, self._turns.lock)
 
     @property
     def keeps_prefixes(self) -> bool:

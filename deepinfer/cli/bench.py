@@ -68,9 +68,9 @@ def run(spec: Spec, invocation: Invocation) -> int:
     for line in [render.summary(plan), *(f"deepinfer: {note}" for note in notes_told)]:
         print(line, file=sys.stderr, flush=True)
 
-    from deepinfer.engine.build import build_graph
+    from deepinfer.engine.build_world import build_engine
 
-    graph = build_graph(plan)
+    graph = build_engine(plan)
     try:
         measured = measure(graph, spec.task, workload)
     finally:

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from deepinfer.config.tasks import Bench
     from deepinfer.config.workloads import SteadyWorkload
     from deepinfer.engine.build import EngineGraph
+    from deepinfer.engine.build_world import FleetGraph
     from deepinfer.engine.stats import EngineStats
 
 WARM_UP_TOKENS = 8  # longest answer of a request that is not counted
 
 
-def measure(graph: EngineGraph, task: Bench, workload: SteadyWorkload) -> dict[str, Any]:
+def measure(graph: EngineGraph | FleetGraph, task: Bench, workload: SteadyWorkload) -> dict[str, Any]:
     """Run the load, after its warm-up; figures of `engine.latencies` and the engine's own counts."""
     from deepinfer.engine.latencies import figures
     from deepinfer.engine.load import random_requests, run_load
@@ -30,7 +31,7 @@ def measure(graph: EngineGraph, task: Bench, workload: SteadyWorkload) -> dict[s
     params = from_config(graph.plan.sampling)
     params = msgspec.structs.replace(params, max_tokens=workload.output_tokens, **exact)
     short = msgspec.structs.replace(params, max_tokens=min(workload.output_tokens, WARM_UP_TOKENS))
-    concurrency = concurrency_of(task, graph.limits.max_num_seqs)
+    concurrency = concurrency_of(task, graph.num_engines * graph.limits.max_num_seqs)
     prompts = partial(
         random_requests,
         prompt_tokens=workload.prompt_tokens,

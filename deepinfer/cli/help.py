@@ -9,7 +9,7 @@ import yaml
 
 from deepinfer.config.argv import VERBS, WORDS, WORDS_OF_VERB
 from deepinfer.config.meanings import meaning_of
-from deepinfer.config.runnable import MAX_RANKS, NOT_BUILT, plan_only
+from deepinfer.config.runnable import NOT_BUILT, plan_only
 from deepinfer.config.specs import Spec
 
 USAGE = "usage: deepinfer [verb] [group=option …] [group.key=value …] [flag …]"
@@ -130,8 +130,6 @@ def purpose(group: str, option: str) -> str:
 def is_planned(group: str, option: str) -> bool:
     """Whether an option can be planned and not run: this version has no code for it."""
     values = _values(group, option)
-    if group == "parallel" and values["attention_dp"] * values["context"] > MAX_RANKS:
-        return True
     if group == "hardware" and "architecture" in values:
         return bool(plan_only(values["kind"], values["architecture"]["value"]))
     return any(values.get(key) in NOT_BUILT.get(f"{group}.{key}", ()) for key in values)

@@ -11,7 +11,7 @@ from deepinfer.config.argv import Invocation
 from deepinfer.config.errors import ExitCode
 from deepinfer.config.facts import probe
 from deepinfer.config.paths import user_path
-from deepinfer.config.runnable import MAX_RANKS, NOT_BUILT, unbuilt
+from deepinfer.config.runnable import NOT_BUILT, many_ranks, unbuilt
 from deepinfer.config.specs import Spec
 from deepinfer.config.tasks import Launch
 from deepinfer.engine.unbuilt import is_simulated
@@ -82,9 +82,10 @@ def _line(section: str, text: str) -> str:
 def _lacks(plan: Plan, spec: Spec) -> tuple[str, ...]:
     """What the plan asks for and this version of deepinfer has no code for."""
     asked = [f"task.run={plan.task}"] if plan.task in NOT_BUILT["task.kind"] else []
-    asked += [] if is_simulated(plan) else [problem.asked for problem in unbuilt(spec)]
-    if plan.layout.num_ranks > MAX_RANKS:
-        asked.append(f"parallel: {plan.layout.num_ranks} ranks")
+    simulated = is_simulated(plan)
+    asked += [] if simulated else [problem.asked for problem in unbuilt(spec)]
+    kinds = ["virtual"] if simulated else [role.hardware.kind for role in plan.layout.roles]
+    asked += [problem.asked for problem in many_ranks(plan.layout.num_ranks, kinds, "")]
     return tuple(dict.fromkeys(asked))
 
 

@@ -67,7 +67,11 @@ def run(line: CommandLine, problems: Sequence[Problem] = ()) -> int:
         _check_built(plan)
     except Refused as refused:
         return _refuse(refused, place, speaks=rank.rank == world.first_rank)
-    return _generate(plan)
+    if world.size == 1:
+        return _generate(plan)
+    from deepinfer.cli.rank_world import take_part
+
+    return take_part(plan, plan.layout.ranks[world.first_rank :][: world.size], place)
 
 
 def _line_problems(line: CommandLine) -> list[Problem]:

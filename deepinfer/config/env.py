@@ -22,6 +22,8 @@ class Foreign(Struct, frozen=True, kw_only=True):
     local_world_size: int | None = None
     master_addr: str | None = None
     master_port: int | None = None
+    agent_store: bool = False  # torchrun's agent keeps the store at master_addr and master_port
+    gloo_interface: str = ""  # network interface that ranks are to meet over
     cuda_visible_devices: str | None = None
     ascend_visible_devices: str | None = None
     cuda_home: str | None = None
@@ -47,6 +49,8 @@ def foreign(environ: Mapping[str, str] | None = None) -> Foreign:
         local_world_size=_number(env, "LOCAL_WORLD_SIZE"),
         master_addr=env.get("MASTER_ADDR"),
         master_port=_number(env, "MASTER_PORT"),
+        agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE", "").strip().lower() == "true",
+        gloo_interface=env.get("GLOO_SOCKET_IFNAME", ""),
         cuda_visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
         ascend_visible_devices=env.get("ASCEND_RT_VISIBLE_DEVICES"),
         cuda_home=env.get("CUDA_HOME") or env.get("CUDA_PATH"),
@@ -56,6 +60,12 @@ def foreign(environ: Mapping[str, str] | None = None) -> Foreign:
         comp_point=_number(env, "COMP_POINT"),
         not_numbers={name: env[name] for name in OF_A_RANK if env.get(name, "").strip() and _number(env, name) is None},
     )
+
+
+def for_child(root: str, **more: str) -> dict[str, str]:
+    """Variables of a process that this one starts: its own and `more`; modules are looked for in `root` first."""
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path, **more}
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:

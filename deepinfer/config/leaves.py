@@ -24,6 +24,7 @@ SomeText = Annotated[str, Meta(min_length=1, extra={"why": _NO_TEXT})]
 BytesPerSecond = Annotated[float, Meta(ge=1, le=1e18, extra={"unit": "bytes/s"})]
 FlopsPerSecond = Annotated[float, Meta(ge=1, le=1e24, extra={"unit": "flop/s"})]
 Seconds = Annotated[float, Meta(ge=0, extra={"unit": "s"})]
+Interval = Annotated[float, Meta(ge=0.01, extra={"unit": "s"})]
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]

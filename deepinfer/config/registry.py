@@ -3,7 +3,7 @@
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from deepinfer.config import chips, clusters, costs, launchers, specs, surroundings, sweeps, tasks, workloads
+from deepinfer.config import balancers, chips, clusters, costs, launchers, specs, surroundings, sweeps, tasks, workloads
 from deepinfer.config.leaves import Component
 
 ENTRY_POINTS = "deepinfer.components"  # an entry's name is the tag, its value a Struct derived from a group's base
@@ -32,6 +32,7 @@ BUILT_IN: dict[type[Component], tuple[type[Component], ...]] = {
         chips.VirtualChip,
     ),
     specs.Parallel: (specs.Parallel,),
+    balancers.Balancer: (balancers.StaticBalancer, balancers.Eplb),
     specs.Deploy: (specs.Colocated, specs.Disaggregated),
     specs.Speculation: (specs.NoSpeculation, specs.DSpark, specs.DSparkFixed, specs.Ngram),
     specs.Sampling: (specs.Sampling,),

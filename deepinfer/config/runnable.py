@@ -1,5 +1,6 @@
 """What can be planned but not yet run. A test freezes this list; it may only get shorter."""
 
+from collections.abc import Iterable
 from operator import attrgetter
 
 from deepinfer.config.chips import Chip
@@ -12,16 +13,15 @@ NOT_BUILT: dict[str, tuple[str | int, ...]] = {
     "hardware.kind": ("ascend",),
     ARCHITECTURE: ("sm100", "sm103"),
     "deploy.kind": ("disaggregated",),
-    "executor.kind": ("distributed",),
     "kernels.kind": ("deepseek",),
 }
-MAX_RANKS, ONE_RANK = 1, "parallel=single"
+ONE_RANK_ON = ("cuda", "ascend", "virtual")  # kinds of hardware of which a run takes one rank, however many are planned
+SEVERAL_ON_CPUS = "this version runs several ranks on CPUs only"
 INSTEAD = {  # what to type in place of an entry's value
     "task.kind": "deepinfer plan …",
     "hardware.kind": "hardware=cpu",
     ARCHITECTURE: "hardware=h200",
     "deploy.kind": "deploy=colocated",
-    "executor.kind": "executor=local",
     "kernels.kind": "kernels=auto",
 }
 
@@ -34,9 +34,15 @@ def unbuilt(spec: Spec) -> list[Problem]:
         if value in values:
             asked = f"hardware: {value}" if path == ARCHITECTURE else f"{path.removesuffix('.kind')}={value}"
             problems.append(not_built(asked, INSTEAD[path]))
-    if spec.parallel.num_ranks > MAX_RANKS:
-        problems.append(not_built(f"parallel: {spec.parallel.num_ranks} ranks", ONE_RANK))
     return problems
+
+
+def many_ranks(num_ranks: int, kinds: Iterable[str], fix: str) -> list[Problem]:
+    """The refusal of a run of several ranks on these kinds of hardware; empty where this version has code for it."""
+    if num_ranks == 1 or not set(ONE_RANK_ON).intersection(kinds):
+        return []
+    asked, why = f"parallel: {num_ranks} ranks", "on other hardware they can be planned"
+    return [Problem(asked=asked, found=SEVERAL_ON_CPUS, why=why, fix=fix, code=ExitCode.OTHER)]
 
 
 def plan_only(kind: str, architecture: str) -> str:

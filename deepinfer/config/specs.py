@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from deepinfer.config.balancers import Balancer
 from deepinfer.config.chips import Hardware
 from deepinfer.config.clusters import Cluster
 from deepinfer.config.costs import Cost
@@ -239,6 +240,7 @@ class Spec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: Model
     hardware: Hardware
     parallel: Parallel
+    balancer: Balancer
     deploy: Deploy
     speculation: Speculation
     sampling: Sampling

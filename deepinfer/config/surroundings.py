@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from deepinfer.config.leaves import Component, Seconds, Share, Text
+from deepinfer.config.leaves import Component, Count, Interval, Seconds, Share, Text
 
 
 class Executor(Component, frozen=True, kw_only=True):
@@ -23,6 +23,10 @@ class DistributedExecutor(Executor, frozen=True, kw_only=True, tag="distributed"
     implementation = "deepinfer.engine.executor_distributed:DistributedExecutor"
     backend: Literal["auto", "gloo", "nccl", "hccl"]  # of torch.distributed
     join_timeout_s: Seconds  # to wait for all ranks at the start
+    heartbeat_s: Interval  # between two signs of life of a rank
+    silence_s: Interval  # without one, after which a rank counts as lost
+    on_rank_loss: Literal["fail", "requeue"]  # end all requests, or start the ranks again and finish them
+    max_restarts: Count  # with requeue, where this process started the ranks
 
 
 class SimulatedExecutor(Executor, frozen=True, kw_only=True, tag="simulated"):

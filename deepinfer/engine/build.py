@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec import structs
 
+from deepinfer.engine.build_balancer import build_balancer
 from deepinfer.engine.build_grammar import build_grammar, why_no_grammar
 from deepinfer.engine.build_local import local_parts
 from deepinfer.engine.build_model import checkpoint_folder
 from deepinfer.engine.build_prefix import build_prefix
+from deepinfer.engine.build_seat import Seat
 from deepinfer.engine.build_speculation import build_lengths, decode_state
 from deepinfer.engine.device import TimedExecutor
 from deepinfer.engine.engine import Engine
+from deepinfer.engine.executor_distributed import DistributedExecutor, ServingExecutor
 from deepinfer.engine.executor_simulated import SimulatedExecutor
 from deepinfer.engine.executor_thread import ThreadedExecutor
 from deepinfer.engine.limits import EngineLimits
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
     from deepinfer.model.fused.model import FusedModel
     from deepinfer.model.v41 import V41Model
     from deepinfer.ops.device import DeviceOps
-    from deepinfer.plan.types import Node, Plan
+    from deepinfer.parallel.eplb.balancer import EplbBalancer
+    from deepinfer.plan.types import Node, Plan, RankMemory
     from deepinfer.sampling.sampler import Sampler
 
 
@@ -42,12 +46,17 @@ class EngineGraph:
     sampler: Sampler | None
     executor: TimedExecutor
     engine: Engine
+    num_engines: int = 1  # this one
+    balancer: EplbBalancer | None = None  # where experts move
+    in_step: DistributedExecutor | None = None  # where steps run together with those of other ranks
     warm_up_s: float = 0.0  # mostly compilation, at the first run on a machine
     notices: tuple[str, ...] = ()  # what the user should know of how it was built
 
 
-def build_graph(plan: Plan, *, poison_freed: bool = False, device_ops: DeviceOps | None = None) -> EngineGraph:
-    """Load the weights, allocate the caches, wire the parts.
+def build_graph(
+    plan: Plan, *, seat: Seat | None = None, poison_freed: bool = False, device_ops: DeviceOps | None = None
+) -> EngineGraph:
+    """Load the weights, allocate the caches, wire the parts. `seat` is this process's among the ranks of a plan of several.
 
     For tests: `poison_freed` fills every freed block and slot with NaN bytes and fails what waits for a device while a step
     is launched (see `LaunchGuard`), and `device_ops` builds the engine of an
@@ -55,25 +64,29 @@ def build_graph(plan: Plan, *, poison_freed: bool = False, device_ops: DeviceOps
     CheckpointErrors and HubError where the weights cannot be had.
     """
     refuse_unbuilt(plan)
-    limits = limits_of(plan)
+    limits = limits_of(plan, None if seat is None else seat.memory)
     if is_simulated(plan):
         return _simulated(plan, limits, poison_freed)
-    folder = checkpoint_folder(plan)
+    folder = checkpoint_folder(plan, None if seat is None else seat.shared)
     tokenizer = _tokenizer_in(folder)
-    sampler = _sampler(limits, tokenizer)
+    sampler = sampler_of(limits, tokenizer)
     grammar = build_grammar(plan, tokenizer)
     made = plan, limits, folder, sampler, grammar
     if device_ops is None and plan.hardware.kind != "cuda":
-        parts = local_parts(*made)
+        parts = local_parts(*made, seat=seat)
     else:
         from deepinfer.engine.build_device import device_parts
 
         parts = device_parts(*made, device_ops, guard=poison_freed)
     limits = structs.replace(limits, num_blocks=parts.num_blocks)
-    lengths, notices = build_lengths(plan, limits, parts.executor)
-    executor: TimedExecutor = parts.executor
+    balancer = None if seat is None else build_balancer(plan, seat, parts.dispatch)
+    placed, in_step = parts.executor, None
+    if seat is not None:
+        placed, in_step = seat.placed(cast(ServingExecutor, parts.executor), balancer)
+    lengths, notices = build_lengths(plan, limits, placed, None if seat is None else seat.curve)
+    executor: TimedExecutor = placed
     if limits.async_depth and parts.waits:
-        executor = ThreadedExecutor(parts.executor)
+        executor = ThreadedExecutor(placed)
     return EngineGraph(
         plan=plan,
         limits=limits,
@@ -86,19 +99,28 @@ def build_graph(plan: Plan, *, poison_freed: bool = False, device_ops: DeviceOps
             executor,
             limits,
             lengths=lengths,
-            prefix=build_prefix(plan, limits.num_blocks),
+            prefix=build_prefix(plan, limits.num_blocks, None if seat is None else seat.memory),
             grammar=grammar,
             no_grammar=why_no_grammar(plan),
             poison_freed=poison_freed,
         ),
+        balancer=balancer,
+        in_step=in_step,
         warm_up_s=parts.warm_up_s,
         notices=(*parts.notices, *notices),
     )
 
 
-def limits_of(plan: Plan) -> EngineLimits:
-    """The engine's sizes as the plan settled them."""
-    config, scheduler, memory = plan.model.config, plan.scheduler, plan.memory[0]
+def build_follower(plan: Plan, seat: Seat) -> tuple[ServingExecutor, EplbBalancer | None]:
+    """Executor and balancer of a rank that does what its leader does; scheduler, prefixes and grammars are the leader's."""
+    limits, folder = limits_of(plan, seat.memory), checkpoint_folder(plan, seat.shared)
+    parts = local_parts(plan, limits, folder, sampler_of(limits, _tokenizer_in(folder)), None, seat=seat)
+    return cast(ServingExecutor, parts.executor), build_balancer(plan, seat, parts.dispatch)
+
+
+def limits_of(plan: Plan, memory: RankMemory | None = None) -> EngineLimits:
+    """The engine's sizes as the plan settled them, of a rank with this memory (None: the plan's first)."""
+    config, scheduler, memory = plan.model.config, plan.scheduler, memory or plan.memory[0]
     return EngineLimits(
         vocab_size=config.vocab_size,
         ngram_size=max(1, config.engram_max_ngram_size),
@@ -153,7 +175,8 @@ def _simulated(plan: Plan, limits: EngineLimits, poison_freed: bool) -> EngineGr
     )
 
 
-def _sampler(limits: EngineLimits, tokenizer: BpeTokenizer | None) -> Sampler:
+def sampler_of(limits: EngineLimits, tokenizer: BpeTokenizer | None) -> Sampler:
+    """One that knows what texts its tokens stand for, where there is a tokenizer."""
     from deepinfer.sampling.sampler import Sampler
 
     words = tokenizer.text_bytes(limits.vocab_size) if tokenizer else None

@@ -11,10 +11,12 @@ from deepinfer.engine.build_speculation import build_speculation, decode_state
 from deepinfer.engine.limits import EngineLimits
 
 if TYPE_CHECKING:
+    from deepinfer.engine.build_seat import Seat
     from deepinfer.engine.device import StepClocked
     from deepinfer.model.cache_storage import ModelCache
     from deepinfer.model.fused.model import FusedModel
     from deepinfer.model.v41 import V41Model
+    from deepinfer.parallel.all_to_all import AllToAllDispatch
     from deepinfer.plan.types import Plan
     from deepinfer.sampling.grammar.desk import GrammarDesk
     from deepinfer.sampling.sampler import Sampler
@@ -28,21 +30,27 @@ class Parts:
     cache: ModelCache
     executor: StepClocked
     waits: bool
+    dispatch: AllToAllDispatch | None = None  # where experts lie on other ranks, too
     num_blocks: int  # of the cache: those of the plan, or what a device turned out to have room for
     warm_up_s: float = 0.0
     notices: tuple[str, ...] = ()
 
 
 def local_parts(
-    plan: Plan, limits: EngineLimits, folder: Path | None, sampler: Sampler, grammar: GrammarDesk | None
+    plan: Plan,
+    limits: EngineLimits,
+    folder: Path | None,
+    sampler: Sampler,
+    grammar: GrammarDesk | None,
+    seat: Seat | None = None,
 ) -> Parts:
-    """Plain torch and compiled loops on this machine's processor."""
+    """Plain torch and compiled loops on this machine's processor; of the rank in `seat`, where there are several."""
     from deepinfer.engine.executor_local import LocalExecutor
     from deepinfer.model.cache_storage import ModelCache
     from deepinfer.model.warm_up import warm_up
 
-    loaded = load_model(plan, folder)
-    memory = plan.memory[0]
+    loaded = load_model(plan, folder, None if seat is None else seat.shared)
+    memory = plan.memory[0] if seat is None else seat.memory
     cache = ModelCache(
         plan.model.config,
         plan.cache,
@@ -67,6 +75,7 @@ def local_parts(
         cache=cache,
         executor=executor,
         waits=True,
+        dispatch=loaded.dispatch,
         num_blocks=memory.num_blocks,
         warm_up_s=warm_up_s,
         notices=speculation.notices,

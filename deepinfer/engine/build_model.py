@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepinfer.config.facts import shipped_folder
+from deepinfer.engine.build_spread import RankGroups, RankPart, reach
 from deepinfer.engine.unbuilt import is_simulated
 
 if TYPE_CHECKING:
@@ -19,21 +20,23 @@ if TYPE_CHECKING:
     from deepinfer.model.checkpoint.reader import Checkpoint
     from deepinfer.model.v41 import V41Model
     from deepinfer.ops import Ops
+    from deepinfer.parallel.all_to_all import AllToAllDispatch
     from deepinfer.plan.types import Plan
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, and the weights it was built from: the drafter shares some of them."""
+    """A model, and the weights it was built from: the drafter shares some of them, and `dispatch` where experts are spread."""
 
     model: V41Model
     weights: Mapping[str, Tensor]
     ops: Ops
+    dispatch: AllToAllDispatch | None = None
 
 
-def checkpoint_folder(plan: Plan) -> Path | None:
-    """Where the checkpoint lies on this machine, fetched from the hub first if need be. Dummy weights have none of their
-    own, but a model that ships with the package lends its tokenizer."""
+def checkpoint_folder(plan: Plan, groups: RankGroups | None = None) -> Path | None:
+    """Where the checkpoint lies on this machine, fetched from the hub first if need be: all of it, or the shards of one rank.
+    Dummy weights have none of their own, but a model that ships with the package lends its tokenizer."""
     model = plan.model
     if model.source == "folder":
         return Path(model.location).expanduser()
@@ -42,25 +45,31 @@ def checkpoint_folder(plan: Plan) -> Path | None:
         from deepinfer.model.checkpoint.progress import showing_bytes
 
         repo, _, revision = model.location.partition("@")
+        names = tensor_names(plan, None if groups is None else groups.part(plan))
         with showing_bytes(f"fetching {model.location}") as report:
-            return fetch_checkpoint(repo, revision, names=tensor_names(plan), progress=report)
+            return fetch_checkpoint(repo, revision, names=names, progress=report)
     shipped = shipped_folder(model.name)
     return shipped if shipped.is_dir() else None
 
 
-def load_model(plan: Plan, folder: Path | None) -> LoadedModel:
-    """Raises CheckpointErrors where the weights are not what the plan computes with."""
+def load_model(plan: Plan, folder: Path | None, groups: RankGroups | None = None) -> LoadedModel:
+    """The whole model, or what one rank of several holds of it, within its `groups`.
+
+    Raises CheckpointErrors where the weights are not what the plan computes with.
+    """
     import torch
 
     from deepinfer.model.v41 import V41Model
 
     config, numerics = plan.model.config, plan.numerics
-    names, dtype = tensor_names(plan), getattr(torch, numerics.dtype)
+    part = None if groups is None else groups.part(plan)
+    names, rows = tensor_names(plan, part), None if part is None else part.rows
+    dtype = getattr(torch, numerics.dtype)
     torch.set_num_threads(numerics.threads)
     if plan.model.weights == "dummy":
         from deepinfer.model.checkpoint.dummy import dummy_weights
 
-        weights = dummy_weights(config, names, dtype=dtype)
+        weights = dummy_weights(config, names, rows=rows, dtype=dtype)
         classes: np.ndarray | None = np.arange(config.vocab_size) % config.engram_compressed_vocab_size
     else:
         from deepinfer.model.checkpoint.reader import open_checkpoint
@@ -68,9 +77,10 @@ def load_model(plan: Plan, folder: Path | None) -> LoadedModel:
 
         assert folder is not None, "a checkpoint has a folder"
         checkpoint = open_checkpoint(folder)
-        weights = load_weights(checkpoint, names, dtype=dtype)
+        weights = load_weights(checkpoint, names, rows=rows, dtype=dtype)
         classes = token_classes(checkpoint)
     ops = _ops(plan)
+    reached = {} if groups is None else reach(plan, groups, ops)
     model = V41Model(
         config,
         weights,
@@ -80,8 +90,9 @@ def load_model(plan: Plan, folder: Path | None) -> LoadedModel:
         layout=plan.cache,
         token_classes=classes,
         compact=numerics.replay == "compact",
+        **reached,
     )
-    return LoadedModel(model, weights, ops)
+    return LoadedModel(model, weights, ops, reached.get("dispatch"))
 
 
 def token_classes(checkpoint: Checkpoint) -> np.ndarray | None:
@@ -93,12 +104,13 @@ def token_classes(checkpoint: Checkpoint) -> np.ndarray | None:
     return checkpoint.engram_classes
 
 
-def tensor_names(plan: Plan) -> list[str]:
-    """Weights that this plan computes with: the draft module only where something is drafted."""
+def tensor_names(plan: Plan, part: RankPart | None = None) -> list[str]:
+    """Weights that this plan computes with, or one rank of it: the draft module only where something is drafted."""
     from deepinfer.model.checkpoint.weights import weight_specs
 
     drafts = plan.drafting.num_draft_layers > 0
-    return [spec.name for spec in weight_specs(plan.model.config) if drafts or spec.group != "draft"]
+    names = [spec.name for spec in weight_specs(plan.model.config) if drafts or spec.group != "draft"]
+    return names if part is None else part.names(names)
 
 
 def _ops(plan: Plan) -> Ops:

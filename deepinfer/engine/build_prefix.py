@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from deepinfer.cache.prefix_cache import PrefixCache
-    from deepinfer.plan.types import Plan
+    from deepinfer.plan.types import Plan, RankMemory
 
 
-def build_prefix(plan: Plan, num_blocks: int | None = None) -> PrefixCache | None:
-    """None where nothing is kept for later requests. The cache has `num_blocks` (None: as planned)."""
+def build_prefix(plan: Plan, num_blocks: int | None = None, memory: RankMemory | None = None) -> PrefixCache | None:
+    """None where nothing is kept for later requests. The cache has `num_blocks` (None: as planned) of a rank
+    with this `memory` (None: the plan's first)."""
     node = next((node for node in plan.graph if node.name == "prefix_index"), None)
     if node is None:
         return None
@@ -19,7 +20,7 @@ def build_prefix(plan: Plan, num_blocks: int | None = None) -> PrefixCache | Non
     from deepinfer.cache.warm_up import warm_up
 
     warm_up()
-    config, numerics, memory = plan.model.config, plan.numerics, plan.memory[0]
+    config, numerics, memory = plan.model.config, plan.numerics, memory or plan.memory[0]
     replay = Replay(
         keep_tokens=numerics.replay_keep_tokens,
         on_hit=numerics.replay_on_hit,

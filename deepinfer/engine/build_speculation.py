@@ -27,6 +27,7 @@ from deepinfer.speculation.rejection import RejectionVerifier
 
 if TYPE_CHECKING:
     from deepinfer.engine.build_model import LoadedModel
+    from deepinfer.engine.build_seat import SharedCurve
     from deepinfer.engine.device import StepClocked
     from deepinfer.model.cache_storage import ModelCache
     from deepinfer.plan.types import Node, Plan
@@ -63,7 +64,14 @@ def build_speculation(
         from deepinfer.speculation.dspark import DSpark
 
         config, numerics = plan.model.config, plan.numerics
-        model = DSparkModel(config, loaded.weights, loaded.ops, numerics=numerics.numerics, dtype=numerics.dtype)
+        model = DSparkModel(
+            config,
+            loaded.weights,
+            loaded.ops,
+            numerics=numerics.numerics,
+            dtype=numerics.dtype,
+            dispatch=loaded.dispatch,
+        )
         calibration = read_calibration(folder, numerics.verify, config.dspark_block_size)
         dspark = DSpark(model, cache, depth=depth, calibration=calibration, temperatures=sampler.temperatures)
         return Speculation(verifier, dspark, (calibration.notice,) if calibration.notice else ())
@@ -97,11 +105,11 @@ def decode_state(plan: Plan, limits: EngineLimits) -> DecodeState:
 
 
 def build_lengths(
-    plan: Plan, limits: EngineLimits, executor: StepClocked | None
+    plan: Plan, limits: EngineLimits, executor: StepClocked | None, shared: SharedCurve | None = None
 ) -> tuple[VerifyLengths | None, tuple[str, ...]]:
     """Who decides how many drafts are checked, None where nothing is drafted; and what the user should know of it.
 
-    `executor` None is a simulated one, whose steps all cost the same.
+    `executor` None is a simulated one, whose steps all cost the same. `shared`: one rank of several measures for all.
     """
     if not limits.draft_depth:
         return None, ()
@@ -110,7 +118,9 @@ def build_lengths(
         return FixedLengths(plan.drafting.verify_length, BackOff() if settings.get("back_off", True) else None), ()
     curve, notice = None, ""
     if executor is not None and settings["cost_curve"] == "measured":
-        curve, notice = _curve(plan, limits, executor)
+        measured = partial(_curve, plan, limits, executor)
+        curve, notice = measured() if shared is None else shared(measured)
+        executor.keep_sizes(curve.rows, curve.forward_s)
     plain_s = None if curve is None else partial(_plain_s, curve)
     back_off = BackOff(plain_s) if settings["back_off"] else None
     return ConfidenceBudget(limits.draft_depth, curve, back_off), (notice,) if notice else ()
@@ -146,7 +156,6 @@ def _curve(plan: Plan, limits: EngineLimits, executor: StepClocked) -> tuple[Cos
     else:
         curve = measure()
         notice = not_stored("without a home directory: set XDG_CACHE_HOME to the absolute path of a folder")
-    executor.keep_sizes(curve.rows, curve.forward_s)
     return curve, notice
 
 

@@ -39,7 +39,8 @@ class TimedExecutor(Executor, Protocol):
 class StepClocked(TimedExecutor, Protocol):
     """An executor whose steps can be timed one by one, before there are requests."""
 
-    state: DecodeState
+    @property
+    def state(self) -> DecodeState: ...
 
     @property
     def row_sizes(self) -> Sequence[int]:

@@ -5,22 +5,30 @@ S sequences that draft.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.interfaces import Drafter, Drafts, Verified, Verifier
 
-if TYPE_CHECKING:
-    from deepinfer.sampling.grammar.desk import GrammarDesk
+
+class DraftGrammar(Protocol):
+    """What drafting asks of grammars: those of all sequences at a time, for the answer may come from another rank."""
+
+    def forced_of(self, slots: Sequence[int], newest: Sequence[list[int]]) -> list[list[int] | None]:
+        """Tokens that must follow the committed and these `newest` tokens of each slot; None: it has no grammar."""
+
+    def lookahead_of(self, slots: Sequence[int], tokens: Sequence[list[int]]) -> list[np.ndarray | None]:
+        """uint32 [words] of what may follow the committed and these tokens of each slot; None: everything may."""
 
 
 def draft(
     drafter: Drafter,
     verifier: Verifier,
     state: DecodeState,
-    grammar: GrammarDesk | None,
+    grammar: DraftGrammar | None,
     slots_R: np.ndarray,
     verified: Verified,
     going_R: np.ndarray,
@@ -42,7 +50,7 @@ class DraftChooser:
         self,
         verifier: Verifier,
         state: DecodeState,
-        grammar: GrammarDesk | None,
+        grammar: DraftGrammar | None,
         slots: np.ndarray,
         verified: Verified,
         places: np.ndarray,
@@ -53,23 +61,21 @@ class DraftChooser:
         self._forced: dict[int, list[int]] = {}
         if grammar is None:
             return
-        firsts = np.cumsum(verified.counts) - verified.counts
-        for s, (slot, r) in enumerate(zip(slots.tolist(), places.tolist())):
-            if grammar.has(slot):
-                self._newest[s] = verified.token_ids[firsts[r] : firsts[r] + verified.counts[r]].tolist()
-                self._forced[s] = grammar.forced(slot, self._newest[s])
+        ends = np.cumsum(verified.counts)
+        newest = [verified.token_ids[ends[r] - verified.counts[r] : ends[r]].tolist() for r in places]
+        for s, forced in enumerate(grammar.forced_of(slots.tolist(), newest)):
+            if forced is not None:
+                self._newest[s], self._forced[s] = newest[s], forced
 
     def choose(self, number: int, logits_SV: Any, *, proposed_S: np.ndarray | None = None) -> np.ndarray:
         """Draft `number` of every sequence, int64 [S]; see interfaces.Drafter. Text that a grammar forces is proposed first."""
         if not self._newest:
             positions = self._positions + number
             return self._verifier.choose(self._slots, positions, number, logits_SV, {}, proposed_S=proposed_S)
-        masks: dict[int, np.ndarray] = {}
-        for s, newest in self._newest.items():
-            assert self._grammar is not None
-            mask = self._grammar.lookahead(int(self._slots[s]), newest)
-            if mask is not None:
-                masks[s] = mask
+        assert self._grammar is not None
+        under = self._slots[list(self._newest)].tolist()
+        ahead = self._grammar.lookahead_of(under, list(self._newest.values()))
+        masks = {s: mask for s, mask in zip(self._newest, ahead) if mask is not None}
         forced_S = np.full(len(self._slots), -1, dtype=np.int64)
         for s, forced in self._forced.items():
             if forced:

@@ -15,15 +15,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from deepinfer.engine.booking import Committed
 from deepinfer.engine.device import StepOutOfMemory, TimedExecutor
 from deepinfer.engine.events import TokenEvent
 from deepinfer.engine.grammar_line import GrammarLine
-from deepinfer.engine.limits import EngineLimits, RequestRefused, check_prompt, check_prompt_logprobs, max_total_tokens
+from deepinfer.engine.limits import EngineLimits, RequestRefused
 from deepinfer.engine.prompt_progress import PromptProgress
+from deepinfer.engine.request_checks import checked_request
 from deepinfer.engine.scheduler import Scheduler
 from deepinfer.engine.seeds import SeedSource, sequence_key
 from deepinfer.engine.stats import EngineStats, Totals, engine_stats
@@ -31,7 +31,7 @@ from deepinfer.engine.step_loss import give_way, too_large
 from deepinfer.engine.step_plan import ScheduledStep
 from deepinfer.engine.watchdog import Watchdog
 from deepinfer.interfaces import FinishReason, Request, SampleInput, SamplingParams, StepOutput, VerifyLengths
-from deepinfer.sampling.params import ParamsError, validate
+from deepinfer.sampling.params import ParamsError
 
 if TYPE_CHECKING:
     from deepinfer.cache.prefix_cache import PrefixCache
@@ -66,6 +66,7 @@ class Engine:
         self._totals = Totals(limits.draft_depth)
         self._pending: list[TokenEvent] = []  # ends that no step brings: aborts
         self.newly_admitted: list[int] = []  # request ids that the newest step admitted
+        self.num_submitted = 0  # steps handed to the executor
         self._flying: ScheduledStep | None = None  # sampled, not collected
         self._prompt_progress = PromptProgress()
         self._next_id = 0
@@ -83,12 +84,7 @@ class Engine:
         wrong with `params`.
         """
         try:
-            prompt = check_prompt(prompt_ids, self.limits.vocab_size)
-            validate(params, self.limits.vocab_size, self.limits.max_model_len, len(prompt))
-            if params.logit_bias:  # the caller's dict, which may change while the request waits
-                params = msgspec.structs.replace(params, logit_bias=dict(params.logit_bias))
-            check_prompt_logprobs(len(prompt), params, self.limits)
-            length_end = max_total_tokens(len(prompt), params, self.limits)
+            prompt, params, length_end = checked_request(prompt_ids, params, self.limits)
             self.grammars.prepare(params)
             self.executor.prepare(params)
         except (RequestRefused, ParamsError):
@@ -180,6 +176,7 @@ class Engine:
     def _submit(self, scheduled: ScheduledStep) -> StepOutOfMemory | None:
         """Returns why the step was not carried out, where it was not."""
         self._totals.steps_ahead += self._flying is not None
+        self.num_submitted += 1
         for admission in scheduled.admitted:
             self.executor.admit(admission.slot, admission.request, admission.length_end)
             self.grammars.attach(admission.slot, admission.request)

@@ -7,13 +7,13 @@ thread, so it is set anew whenever a step finds another one: two executors with 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
 from deepinfer.engine.decode_state import DecodeState, Resolved
-from deepinfer.engine.drafting import draft
+from deepinfer.engine.drafting import DraftGrammar, draft
 from deepinfer.engine.live_rows import drafts_of_all, expand, live_rows
 from deepinfer.engine.prompt_logprobs import prompt_logprobs
 from deepinfer.engine.stats import ExecutorTimes
@@ -34,7 +34,6 @@ from deepinfer.interfaces import (
 if TYPE_CHECKING:
     from deepinfer.model.cache_storage import ModelCache
     from deepinfer.model.v41 import V41Model
-    from deepinfer.sampling.grammar.desk import GrammarDesk
     from deepinfer.sampling.sampler import Sampler
 
 
@@ -50,12 +49,13 @@ class LocalExecutor:
         state: DecodeState,
         *,
         drafter: Drafter | None = None,
-        grammar: GrammarDesk | None = None,
+        grammar: DraftGrammar | None = None,
         threads: int,
     ) -> None:
         self.model, self.cache, self.sampler, self.verifier, self.state = model, cache, sampler, verifier, state
         self.drafter, self.grammar, self.threads = drafter, grammar, threads
         self.times = ExecutorTimes()
+        self.drafted = False  # whether the step that was sampled last ran a round of drafts
         self._prompt_wanted: dict[int, int] = {}  # slot → prompt tokens, where their log probabilities are asked for
         self._plan: StepPlan | None = None
         self._resolved: Resolved | None = None
@@ -91,6 +91,21 @@ class LocalExecutor:
         self._use_threads()
         self._forward(self.state.resolve(plan).step)
 
+    def serve_forward(self) -> None:
+        """A forward pass without rows of its own: others' rows come to the experts and n-gram tables that lie here."""
+        self._use_threads()
+        started_s = time.perf_counter()
+        self.model.serve()
+        self.times.model_s += time.perf_counter() - started_s
+
+    def serve_draft(self) -> None:
+        """The same for a round of drafts."""
+        if self.drafter is not None and self.drafter.needs_features:
+            self._use_threads()
+            started_s = time.perf_counter()
+            cast(Any, self.drafter).serve()
+            self.times.drafting_s += time.perf_counter() - started_s
+
     def _forward(self, step: StepInput) -> torch.Tensor:
         started_s = time.perf_counter()
         if self.drafter is None or not self.drafter.needs_features:
@@ -122,6 +137,7 @@ class LocalExecutor:
             output.prompt_logprobs = prompt_logprobs(resolved.step, *made)
         chosen_s = time.perf_counter()
         self.times.sampling_s += chosen_s - through_s
+        self.drafted = False
         if plan.draft and self.drafter is not None:
             output.drafts = self._draft(rows, verified, sample.alive)
             self.times.drafting_s += time.perf_counter() - chosen_s
@@ -161,6 +177,7 @@ class LocalExecutor:
         """Drafts for all sampled sequences of the step; none for those that are at an end."""
         assert self.drafter is not None
         going = self.state.goes_on(rows.slots, verified)
+        self.drafted = bool(going.any())
         made = draft(self.drafter, self.verifier, self.state, self.grammar, rows.slots, verified, going)
         return drafts_of_all(made, going, alive)
 

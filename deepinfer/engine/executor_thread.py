@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepOutput, StepPlan
 
 _AT_EXIT_S = 10.0  # for a step that still runs when nobody waits for it any more
+_LOOK_S = 0.5  # between looks whether the thread still runs
 
 _Calls = SimpleQueue[Callable[[], None] | None]
 _Results = SimpleQueue[StepOutput | BaseException]
@@ -94,6 +96,17 @@ class ThreadedExecutor:
     def poison(self, blocks: np.ndarray, slot: int) -> None:
         inner = self.inner
         self._calls.put(lambda: inner.poison(blocks, slot))
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """What `question` gives in the thread, after all calls before it; or raises. Waits for it."""
+        answers: SimpleQueue[Any] = SimpleQueue()
+        self._calls.put(lambda: answers.put(question()))
+        while True:
+            try:
+                return answers.get(timeout=_LOOK_S)
+            except Empty:
+                if not self._thread.is_alive():  # a fault of this call or of one before it ended the thread
+                    return self.collect()
 
     def close(self) -> None:
         """Let the running step end, then free what the inner executor holds."""

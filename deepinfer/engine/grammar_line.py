@@ -32,6 +32,7 @@ class GrammarLine:
     def __init__(self, desk: GrammarDesk | None, no_grammar: str) -> None:
         self._desk = desk
         self._no_grammar = no_grammar
+        self.wait_s = WAIT_S
         self._held: dict[int, Held] = {}
         self._attached: set[int] = set()  # slots
 
@@ -75,7 +76,7 @@ class GrammarLine:
     def wait(self) -> None:
         """Until some compilation ends, but not for long."""
         assert self._desk is not None
-        self._desk.wait(WAIT_S)
+        self._desk.wait(self.wait_s)
 
     def drop(self, request_id: int) -> bool:
         """The request has ended, wherever it was. False where it was not held."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from deepinfer.engine.engine import Engine
     from deepinfer.interfaces import SamplingParams
+    from deepinfer.sampling.collector import EngineLike
 
 
 _NO_IDS = np.zeros(0, dtype=np.int64)
@@ -73,7 +73,7 @@ def random_requests(
 
 
 def run_load(
-    engine: Engine,
+    engine: EngineLike,
     requests: Iterable[TimedRequest],
     params: SamplingParams,
     *,
@@ -110,7 +110,7 @@ def run_load(
 
 
 def _step(
-    engine: Engine,
+    engine: EngineLike,
     running: dict[int, TimedRequest],
     on_finish: Callable[[TimedRequest], None],
     clock: Callable[[], float],

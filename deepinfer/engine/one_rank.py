@@ -1,4 +1,4 @@
-"""Several ranks are planned and not run by this version: what to type instead, so that the next try works."""
+"""Several ranks on devices are planned and not run by this version: what to type instead, so that the next try works."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from deepinfer.config.chips import Chip
 from deepinfer.config.errors import ExitCode, Problem
 from deepinfer.config.facts import is_chip
 from deepinfer.config.quoting import plan_line
+from deepinfer.config.runnable import ONE_RANK_ON, SEVERAL_ON_CPUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,14 +24,19 @@ TRUE_SIZE, SMALL = (
     "v41_tiny",
 )  # the released model, which no single device holds, and the one that all hold
 TIMED = "task.slice=rank model.weights=dummy parallel=ep64"
-WHY = "this version runs one rank"
 
 
 def of_a_run(problems: Sequence[Problem], spec: Spec, facts: Facts, overrides: Sequence[str]) -> list[Problem]:
-    """What stands against a plan, for somebody who wants to run it: a model that needs several ranks is not answered with
-    several ranks. `overrides` as typed."""
+    """What stands against a plan, for somebody who wants to run it: a model that needs several devices is not answered with
+    several of them. `overrides` as typed."""
     chip = spec.hardware if isinstance(spec.hardware, Chip) else facts.chip
-    if chip is None or chip.kind == "virtual" or spec.executor.kind == "simulated" or not any(map(_spreads, problems)):
+    if (
+        chip is None
+        or chip.kind == "virtual"
+        or chip.kind not in ONE_RANK_ON
+        or spec.executor.kind == "simulated"
+        or not any(map(_spreads, problems))
+    ):
         return list(problems)
     missing = list(_missing(chip, facts, overrides))
     return [
@@ -62,9 +68,9 @@ def _in_one_rank(problem: Problem, spec: Spec, here: bool, overrides: Sequence[s
     """On a machine without the device only a plan works; with it, the small model, or one rank of the true one timed."""
     own = any(word.startswith("model.path=") for word in overrides)
     fix = plan_line(overrides, *problem.fix.split())
-    why = f"{problem.why}; {WHY}, and {problem.fix} can be planned"
+    why = f"{problem.why}; {SEVERAL_ON_CPUS}, and {problem.fix} can be planned"
     if here and spec.task.kind == "bench":
-        fix, why = TIMED, f"{WHY}, of 64 that share the model it can be timed"
+        fix, why = TIMED, f"{SEVERAL_ON_CPUS}; one of 64 that share the model can be timed"
     elif here and not own and problem.asked.startswith(f"model={TRUE_SIZE} "):
         why = f"{why} (deepinfer plan), one of 64 ranks timed (deepinfer bench {TIMED})"
         fix = f"model={SMALL}"

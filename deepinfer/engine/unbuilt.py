@@ -5,12 +5,19 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.fused import fused_problems, runs_fused
-from deepinfer.config.runnable import INSTEAD, MAX_RANKS, ONE_RANK, launched, not_built, plan_only, unbuilt
-from deepinfer.engine.one_rank import WHY, words
+from deepinfer.config.runnable import (
+    INSTEAD,
+    ONE_RANK_ON,
+    SEVERAL_ON_CPUS,
+    launched,
+    many_ranks,
+    not_built,
+    plan_only,
+    unbuilt,
+)
+from deepinfer.engine.one_rank import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,16 +43,15 @@ def run_problems(plan: Plan, spec: Spec, libraries: Sequence[Problem] = ()) -> l
     """The same where the device is there. A simulation needs neither code for a device nor libraries."""
     if is_simulated(plan):
         return launched(spec)
-    lacks = [structs.replace(each, fix=words(plan)) if each.fix == ONE_RANK else each for each in unbuilt(spec)]
-    return [*launched(spec), *lacks, *_fused(plan), *libraries]
+    return [*launched(spec), *unbuilt(spec), *_many_ranks(plan), *_elsewhere(plan), *_fused(plan), *libraries]
 
 
 def refuse_unbuilt(plan: Plan) -> None:
     """Everything in the plan that has no code to run it, all at once. Raises Refused."""
     simulated = is_simulated(plan)
     found: dict[str, Problem] = {}  # group → what is missing of it
-    if plan.layout.num_ranks > MAX_RANKS:
-        found["parallel"] = not_built(f"parallel: {plan.layout.num_ranks} ranks", words(plan))
+    for problem in _many_ranks(plan):
+        found["parallel"] = problem
     for node in plan.graph:
         replaced = simulated and node.seam in DEVICE_SEAMS
         if node.implementation and not replaced and not _exists(node.implementation.partition(":")[0]):
@@ -58,6 +64,25 @@ def refuse_unbuilt(plan: Plan) -> None:
     problems = [*found.values(), *([] if simulated else _fused(plan))]
     if problems:
         raise Refused(problems)
+
+
+def _many_ranks(plan: Plan) -> list[Problem]:
+    """Several ranks where a run takes one: on a device, or in a simulation."""
+    count, kinds = plan.layout.num_ranks, [role.hardware.kind for role in plan.layout.roles]
+    if not is_simulated(plan) or count == 1:
+        return many_ranks(count, kinds, words(plan))
+    asked, why = f"parallel: {count} ranks", "what ranks exchange has no simulation; it can be planned"
+    return [Problem(asked=asked, found="a simulation is of one rank", why=why, fix=words(plan), code=ExitCode.OTHER)]
+
+
+def _elsewhere(plan: Plan) -> list[Problem]:
+    """Ranks on several nodes: a command starts those of its own machine only."""
+    if plan.layout.num_nodes == 1:
+        return []
+    found = f"the plan's {plan.layout.num_ranks} ranks stand on {plan.layout.num_nodes} nodes"
+    why, fix = "this command runs on one machine", "deepinfer launch launcher=torchrun out=DIR …"
+    asked = f"hardware.node_devices={plan.hardware.node_devices}"
+    return [Problem(asked=asked, found=found, why=why, fix=fix, code=ExitCode.PLAN)]
 
 
 def _fused(plan: Plan) -> list[Problem]:
@@ -82,8 +107,8 @@ def device_problem(plan: Plan, lacks: str | None, here: bool = False) -> Problem
     found = [lacks.removesuffix(".")]
     if plan_only(chip.kind, chip.architecture):
         found.append(f"and this version has no code for {chip.name} yet")
-    elif plan.layout.num_ranks > MAX_RANKS:
-        found.append(f"and {WHY}")
+    elif plan.layout.num_ranks > 1 and any(chip.kind in ONE_RANK_ON for chip in chips):
+        found.append(f"and {SEVERAL_ON_CPUS}")
     told = ", ".join([*found, "so it was planned and not run"])
     fix = words(plan, *([] if here else ["hardware=cpu"]))
     return Problem(asked=f"hardware={chip.option}", found=told, fix=fix, code=ExitCode.DEVICE)

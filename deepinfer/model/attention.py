@@ -1,6 +1,7 @@
 """One attention layer over a step's rows: window keys from the ring, compressed keys from the blocks.
 
-Legend: T rows · D hidden · H heads · K head dim · R latent dim · W window · I index heads · E completed entries.
+Legend: T rows · D hidden · H heads · K head dim · R latent dim · W window · I index heads · E completed entries ·
+X rows whose window keys ranks share.
 """
 
 import torch
@@ -31,9 +32,10 @@ class Attention:
         ops, w, c = self.ops, self.weights, self.config
         rope_T2F = rows.rope_T2F[self.compressed]
         latent_TR, key_TK = self.project_down(x_TD, rope_T2F)
+        shared_XK = rows.gather_shared(key_TK)
         q_THK, q_index = self.project_queries(latent_TR, rope_T2F)
         raw = None if w.raw_ND is None else ops.linear(x_TD, w.raw_ND)
-        if self.compresses:
+        if self.compresses and rows.makes_entries:
             assert raw is not None
             self.compress(raw, rows, cache)
         if self.indexes:
@@ -42,7 +44,7 @@ class Attention:
             q_TIK = self.quantise_index(ops.rotate(q_TIK, rope_T2F))
             weight_TI = raw[:, -c.index_n_heads :] * (c.index_head_dim * c.index_n_heads) ** -0.5
             selector.choose(self.layer, q_TIK, weight_TI)
-        return self.project_out(self.attend(q_THK, key_TK, rows, cache, selector), rope_T2F)
+        return self.project_out(self.attend(q_THK, key_TK, shared_XK(), rows, cache, selector), rope_T2F)
 
     def project_down(self, x_TD: Tensor, rope_T2F: Tensor) -> tuple[Tensor, Tensor]:
         """The query latent [T, R] and the rotated window key [T, K]."""
@@ -65,17 +67,24 @@ class Attention:
         low = self.ops.grouped_linear(turned.reshape(turned.shape[0], self.config.o_groups, -1), self.weights.wo_a_GRK)
         return self.ops.linear(self.quantise(low), self.weights.wo_b_DR)
 
+    def store(self, rows: StepRows, cache: ModelCache) -> None:
+        """This layer's window keys where none of the step's rows is here: those that other ranks have."""
+        if rows.num_all:
+            shared_XK = rows.gather_shared(torch.zeros(0, self.config.head_dim, dtype=cache.dtype))()
+            self.write_ring(shared_XK, rows, cache)
+
     def compress_all(self, x_TD: Tensor, rows: StepRows, cache: ModelCache) -> None:
         """Store the keys of every row's entries, for a step of which only some rows go on through this layer."""
         assert self.weights.raw_ND is not None
         self.compress(self.ops.linear(x_TD, self.weights.raw_ND), rows, cache)
 
     def compress(self, raw: Tensor, rows: StepRows, cache: ModelCache) -> None:
-        """Store the main and index keys of every entry that this step completes."""
+        """Store the main and index keys of every entry that this step completes; `raw` are the rows here."""
         ops, w, c = self.ops, self.weights, self.config
         assert w.compressor_norm_K is not None and w.index_wk is not None and w.index_k_norm is not None
         ratio = c.ratio(self.layer)
         entries = rows.entries[ratio]
+        raw = rows.gather_all(raw[:, : ratio * c.head_dim])()
         values = self.paired(raw, rows, cache) if ratio == 2 else raw[entries.rows_E, : c.head_dim]
         if not entries.rows_E.shape[0]:
             return
@@ -97,12 +106,14 @@ class Attention:
         self.ops.write_rows("plain", tail, pairs.writes.outer_T, pairs.writes.inner_T, halves[pairs.writes.rows_T])
         return self.ops.pool_pairs(both[..., :head_dim], both[..., head_dim:]).to(raw.dtype)
 
-    def attend(self, q_THK: Tensor, key_TK: Tensor, rows: StepRows, cache: ModelCache, selector: Selector) -> Tensor:
+    def attend(
+        self, q_THK: Tensor, key_TK: Tensor, shared_XK: Tensor, rows: StepRows, cache: ModelCache, selector: Selector
+    ) -> Tensor:
         """[T, H, K] before the inverse rotation. Long chunks read the ring before this step overwrites it, others after."""
         ring, kind = cache.rings[self.layer], cache.kind("window")
         near, chunks = rows.windows.ring_rows, rows.windows.chunks
         older = [self.ops.read_rows(kind, ring, k.outer_W, k.inner_W, cache.dtype) for k in chunks]
-        self.ops.write_rows(kind, ring, rows.ring.outer_T, rows.ring.inner_T, key_TK[rows.ring.rows_T])
+        self.write_ring(shared_XK, rows, cache)
         out_THK = torch.empty_like(q_THK)
         slot_bytes = self.config.head_dim * cache.dtype.itemsize
         row_bytes = slot_bytes * (self.config.sliding_window + (self.config.index_topk if self.compressed else 0))
@@ -112,12 +123,19 @@ class Attention:
                 window = self.ops.read_rows(kind, ring, near.outer_TW[block], near.inner_TW[block], cache.dtype)
                 out_THK[at] = self.attend_rows(q_THK[at], window, near.mask_TW[block], at, selector)
         for chunk, old_WK in zip(chunks, older):
-            keys_XK = torch.cat((old_WK, self.quantise_window(key_TK[chunk.start : chunk.end])))
+            new_TK = key_TK[chunk.start : chunk.end]
+            if chunk.lead.start < chunk.lead.stop:
+                new_TK = torch.cat((shared_XK[chunk.lead], new_TK))
+            keys_TK = torch.cat((old_WK, self.quantise_window(new_TK)))
             for block in row_blocks(chunk.end - chunk.start, row_bytes, KEY_BYTES):
-                window = sliding(keys_XK, block, self.config.sliding_window)
+                window = sliding(keys_TK, block, self.config.sliding_window)
                 at = slice(chunk.start + block.start, chunk.start + block.stop)
                 out_THK[at] = self.attend_rows(q_THK[at], window, chunk.mask_TW[block], at, selector)
         return out_THK
+
+    def write_ring(self, shared_XK: Tensor, rows: StepRows, cache: ModelCache) -> None:
+        place = (rows.ring.outer_T, rows.ring.inner_T)
+        self.ops.write_rows(cache.kind("window"), cache.rings[self.layer], *place, shared_XK[rows.ring.rows_T])
 
     def attend_rows(
         self, q_THK: Tensor, window_TWK: Tensor, mask_TW: Tensor, at: Tensor | slice, selector: Selector

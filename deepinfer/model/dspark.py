@@ -16,6 +16,7 @@ from torch import Tensor
 from deepinfer.arch.cache import Numerics
 from deepinfer.arch.config import V41Config
 from deepinfer.model.attention import KEY_BYTES, Attention
+from deepinfer.model.dispatch import ExpertDispatch
 from deepinfer.model.layer import Experts, Site
 from deepinfer.model.layer_weights import LayerWeights, WeightSource, draft_layer
 from deepinfer.model.rope import RopeTable, inverse_frequencies
@@ -36,10 +37,17 @@ class BlockDrafts:
 
 
 class DSparkModel:
-    """The `mtp.*` part of a checkpoint. Embedding and head are the main model's."""
+    """The `mtp.*` part of a checkpoint. Embedding and head are the main model's, and so is `dispatch`."""
 
     def __init__(
-        self, config: V41Config, weights: Mapping[str, Tensor], ops: Ops, *, numerics: Numerics, dtype: str
+        self,
+        config: V41Config,
+        weights: Mapping[str, Tensor],
+        ops: Ops,
+        *,
+        numerics: Numerics,
+        dtype: str,
+        dispatch: ExpertDispatch | None = None,
     ) -> None:
         self.config, self.ops = config, ops
         source = WeightSource(weights, getattr(torch, dtype))
@@ -50,10 +58,11 @@ class DSparkModel:
         self.markov_embed_VR = source(last + "markov_head.embed.weight")
         self.markov_head_VR = source(last + "markov_head.head.weight")
         self.confidence_1X = source(last + "confidence_head.proj.weight")
-        self.layers = [
-            DraftLayer(config, ops, draft_layer(source, config, i), i, numerics)
-            for i in range(config.num_nextn_predict_layers)
-        ]
+        self.layers = []
+        for i in range(config.num_nextn_predict_layers):
+            held = None if dispatch is None else dispatch.experts_of(config.num_hidden_layers + i)
+            drafts = draft_layer(source, config, i, held)
+            self.layers.append(DraftLayer(config, ops, drafts, i, numerics, dispatch))
         self.rope = RopeTable(inverse_frequencies(config, compressed=False), source.wide_dtype)
         self.quantise = ops.quantise_activation if numerics == "full" else lambda x: x
 
@@ -80,6 +89,12 @@ class DSparkModel:
         for layer, window in zip(self.layers, windows, strict=True):
             x_TND, mix_TN = layer(x_TND, mix_TN, rope_T2F, window, mask_SW)
         return self.ops.hyper_collapse(x_TND, mix_TN).unflatten(0, (-1, slots))
+
+    @torch.inference_mode()
+    def serve(self) -> None:
+        """This rank's part in a `block` of others, where it has no sequences of its own."""
+        for layer in self.layers:
+            layer.experts.serve()
 
     def draft(
         self, hidden_SQD: Tensor, newest_S: Tensor, choose: Callable[[int, Tensor], Tensor], depth: int | None = None
@@ -114,11 +129,20 @@ class DSparkModel:
 class DraftLayer:
     """A window-only layer whose queries also see every key of their own block."""
 
-    def __init__(self, config: V41Config, ops: Ops, weights: LayerWeights, number: int, numerics: Numerics) -> None:
+    def __init__(
+        self,
+        config: V41Config,
+        ops: Ops,
+        weights: LayerWeights,
+        number: int,
+        numerics: Numerics,
+        dispatch: ExpertDispatch | None,
+    ) -> None:
+        layer = config.num_hidden_layers + number
         self.slots, self.ops = config.dspark_block_size, ops
         self.attn_site, self.ffn_site = Site(config, ops, weights.attn_site), Site(config, ops, weights.ffn_site)
-        self.attention = Attention(config, ops, weights.attention, config.num_hidden_layers + number, numerics)
-        self.experts = Experts(config, ops, weights.experts, numerics)
+        self.attention = Attention(config, ops, weights.attention, layer, numerics)
+        self.experts = Experts(config, ops, weights.experts, numerics, layer, dispatch)
         self.sink_QH = weights.attention.sink_H.repeat(self.slots)
 
     def __call__(

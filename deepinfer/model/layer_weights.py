@@ -3,7 +3,7 @@
 Legend: D hidden · K head dim · N outputs · E experts · C hyper-connection coefficients.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,6 +60,8 @@ class AttentionWeights:
 
 @dataclass(frozen=True)
 class ExpertWeights:
+    """`w13` and `w2` have one matrix for each expert, or where experts are spread over ranks for each slot of this one."""
+
     gate_ED: Tensor
     bias_E: Tensor
     shared_w13: Tensor
@@ -89,26 +91,34 @@ class LayerWeights:
     engram: EngramWeights | None
 
 
-def trunk_layer(source: WeightSource, config: V41Config, layer: int, engram: EngramTable | None) -> LayerWeights:
-    """Layer `layer` of the trunk."""
+def trunk_layer(
+    source: WeightSource,
+    config: V41Config,
+    layer: int,
+    engram: EngramTable | None,
+    experts: Sequence[int] | None = None,
+) -> LayerWeights:
+    """Layer `layer` of the trunk; `experts` are those in the slots of this rank, None all of them."""
     prefix = f"layers.{layer}."
     return LayerWeights(
         attn_site=_hyper(source, prefix, "attn"),
         attention=_attention(source, config, prefix, layer),
         ffn_site=_hyper(source, prefix, "ffn"),
-        experts=_experts(source, prefix, config.n_routed_experts, config.num_experts_per_tok),
+        experts=_experts(source, prefix, experts, config.n_routed_experts, config.num_experts_per_tok),
         engram=None if engram is None else _engram(source, config, prefix, engram),
     )
 
 
-def draft_layer(source: WeightSource, config: V41Config, number: int) -> LayerWeights:
-    """Layer `number` of the draft module: a window-only layer with fewer experts."""
+def draft_layer(
+    source: WeightSource, config: V41Config, number: int, experts: Sequence[int] | None = None
+) -> LayerWeights:
+    """Layer `number` of the draft module: a window-only layer with fewer experts; `experts` as in `trunk_layer`."""
     prefix = f"mtp.{number}."
     return LayerWeights(
         attn_site=_hyper(source, prefix, "attn"),
         attention=_attention(source, config, prefix, None),
         ffn_site=_hyper(source, prefix, "ffn"),
-        experts=_experts(source, prefix, config.dspark_n_routed_experts, config.dspark_num_experts_per_tok),
+        experts=_experts(source, prefix, experts, config.dspark_n_routed_experts, config.dspark_num_experts_per_tok),
         engram=None,
     )
 
@@ -148,16 +158,19 @@ def _attention(source: WeightSource, config: V41Config, prefix: str, layer: int 
     )
 
 
-def _experts(source: WeightSource, prefix: str, num_experts: int, chosen: int) -> ExpertWeights:
+def _experts(
+    source: WeightSource, prefix: str, experts: Sequence[int] | None, num_experts: int, chosen: int
+) -> ExpertWeights:
     ffn = prefix + "ffn."
-    names = [f"{ffn}experts.{e}." for e in range(num_experts)]
+    names = [f"{ffn}experts.{e}." for e in (range(num_experts) if experts is None else experts)]
+    w2 = (source(name + "w2.weight") for name in names)
     return ExpertWeights(
         gate_ED=source.wide(ffn + "gate.weight"),
         bias_E=source.wide(ffn + "gate.bias"),
         shared_w13=source.stacked(ffn + "shared_experts.w1.weight", ffn + "shared_experts.w3.weight"),
         shared_w2=source(ffn + "shared_experts.w2.weight"),
         w13=tuple(source.stacked(name + "w1.weight", name + "w3.weight") for name in names),
-        w2=tuple(source(name + "w2.weight") for name in names),
+        w2=tuple(w2) if experts is None else tuple(w.clone() for w in w2),  # slots are overwritten, each by itself
         chosen=chosen,
     )
 

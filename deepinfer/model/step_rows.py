@@ -1,8 +1,13 @@
 """Everything about a step that all layers share, worked out once: positions, rings, entries, tails.
 
-Legend: T rows of the step · S sequences · G n-gram slots · E entries that this step completes · F rope frequencies.
+Where a step is divided among ranks, queries and windows are those of the rows here, but rings, entries and tails are written
+whole on every rank, from gathered rows.
+
+Legend: T rows here · S sequences · G n-gram slots · E entries that this step completes · X rows whose window keys are shared ·
+F rope frequencies.
 """
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Self
@@ -14,16 +19,17 @@ from torch import Tensor
 from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config
 from deepinfer.interfaces import StepInput
+from deepinfer.model.division import Gather, Shares
 from deepinfer.model.ring_writes import RingWrites, ring_writes
 from deepinfer.model.rope import RopeTable
-from deepinfer.model.windows import windows
+from deepinfer.model.windows import Windows, shared_rows, windows
 
 NEVER = 1 << 62  # as `write_from`: no row writes entries
 
 
 @dataclass(frozen=True)
 class EntryRows:
-    """Rows that complete a compressed entry, and where it goes."""
+    """Rows of all ranks that complete a compressed entry, and where it goes; how many entries a row here may see."""
 
     rows_E: Tensor
     outer_E: Tensor
@@ -44,9 +50,14 @@ class PairRows:
 
 
 class StepRows:
-    """Built from a StepInput for one model and one cache layout; snapshot i lies at state row `num_slots` + i."""
+    """Built from a StepInput for one model and one cache layout; snapshot i lies at state row `num_slots` + i.
 
-    kept_T: Tensor | None = None  # where only some rows of the step are here: which
+    `shares` says which rows are here; None: all. `num_all` counts those of all ranks.
+    """
+
+    kept_T: Tensor | None = None  # where only some rows of those here go on: which of them
+    makes_entries = True  # False: entries and tails were written with rows that did not go on
+    _spread_T: Tensor | None = None  # and where these rows, of all ranks, stand in the step
 
     def __init__(
         self,
@@ -55,23 +66,31 @@ class StepRows:
         layout: CacheLayout,
         ropes: dict[bool, RopeTable],
         num_slots: int,
+        shares: Shares | None = None,
     ) -> None:
         lengths_S = np.diff(step.row_starts)
         assert len(step.positions) == step.row_starts[-1] and (lengths_S > 0).all(), "every sequence of a step has rows"
         self._step, self._config, self._layout, self._ropes, self._num_slots = step, config, layout, ropes, num_slots
-        self._num_step_rows = len(step.positions)
+        self._shares, self.num_all = shares, len(step.positions)
+        self._num_step_rows = self.num_all
         self._sequence_T = np.repeat(np.arange(len(lengths_S)), lengths_S)
         self._slots_T = step.state_slots[self._sequence_T]
         self._floor_T = self._of_rows(step.window_from)
         assert (step.positions >= self._floor_T).all(), "a row sees at least its own window key"
-        self.token_ids_T = torch.from_numpy(step.token_ids)
-        self.ngram_ids_TG = torch.from_numpy(step.ngram_ids)
-        self.positions_T = torch.from_numpy(step.positions)
-        self.sequence_T = torch.from_numpy(self._sequence_T)
+        self._here: np.ndarray | slice = slice(None) if shares is None else shares.here
+        self.token_ids_T = torch.from_numpy(step.token_ids[self._here])
+        self.ngram_ids_TG = torch.from_numpy(step.ngram_ids[self._here])
+        self.positions_T = torch.from_numpy(step.positions[self._here])
+        self.sequence_T = torch.from_numpy(self._sequence_T[self._here])
         self.tables_SB = torch.from_numpy(step.block_tables)
         self.rope_T2F = {compressed: table(self.positions_T) for compressed, table in ropes.items()}
-        self.windows = windows(step, self._floor_T, config.sliding_window, layout.ring_slots)
         self.ring = ring_writes(step, layout.ring_slots, num_slots)
+        self._shared: np.ndarray | None = None
+        self.gather_shared: Gather = already_here
+        self.gather_all: Gather = already_here
+        if shares is not None:
+            self._share(shares)
+        self.windows = self._windows(self._floor_T)
         ratios = {source.ratio for source in layout.sources}
         self.entries = {ratio: self._entry_rows(ratio, ropes[True]) for ratio in ratios}
         self.pairs = self._pair_rows() if 2 in ratios else None
@@ -87,21 +106,38 @@ class StepRows:
         if (floor_T <= np.maximum(self._floor_T, step.positions - window + 1)).all():
             return self
         upper = copy(self)
-        upper.windows = windows(step, floor_T, window, self._layout.ring_slots)
+        upper.windows = self._windows(floor_T)
         return upper
 
     def spread(self, x_TD: Tensor) -> Tensor:
-        """Results of these rows as results of the whole step's, zeros for the others."""
-        if self.kept_T is None:
+        """Results of these rows, of all ranks, as results of the whole step's; zeros for those that did not go on."""
+        x_TD = self.gather_all(x_TD)()
+        if self._spread_T is None:
             return x_TD
-        return x_TD.new_zeros(self._num_step_rows, x_TD.shape[1]).index_copy_(0, self.kept_T, x_TD)
+        return x_TD.new_zeros(self._num_step_rows, x_TD.shape[1]).index_copy_(0, self._spread_T, x_TD)
 
     def _kept(self, kept: np.ndarray) -> Self:
         """A step of some rows alone. Their entries are written already, for they are those of all rows."""
         few = step_of_rows(self._step, self._sequence_T, kept)
-        rows = type(self)(few, self._config, self._layout, self._ropes, self._num_slots)
-        rows.kept_T, rows._num_step_rows = torch.from_numpy(kept), len(self._sequence_T)
+        shares = None if self._shares is None else self._shares.only(kept)
+        rows = type(self)(few, self._config, self._layout, self._ropes, self._num_slots, shares)
+        here = kept if self._shares is None else np.flatnonzero(np.isin(self._shares.here, kept))
+        rows.kept_T, rows._spread_T = torch.from_numpy(here), torch.from_numpy(kept)
+        rows.makes_entries, rows._num_step_rows = False, len(self._sequence_T)
         return rows
+
+    def _share(self, shares: Shares) -> None:
+        """What is gathered of other ranks, and where rings find it."""
+        written = self.ring.rows_T.numpy()
+        self._shared = shared_rows(self._step, shares.owner_T, written, self._config.sliding_window)
+        self.gather_shared = shares.gather(self._shared)
+        self.gather_all = shares.gather(np.arange(self.num_all))
+        self.ring = replace(self.ring, rows_T=torch.from_numpy(np.searchsorted(self._shared, written)))
+
+    def _windows(self, floor_T: np.ndarray) -> Windows:
+        here = None if self._shares is None else self._shares.here
+        sizes = self._config.sliding_window, self._layout.ring_slots
+        return windows(self._step, floor_T, *sizes, here, self._shared)
 
     def _of_rows(self, floor_S: np.ndarray | None) -> np.ndarray:
         return np.zeros(len(self._sequence_T), dtype=np.int64) if floor_S is None else floor_S[self._sequence_T]
@@ -120,7 +156,7 @@ class StepRows:
             outer_E=torch.from_numpy(outer_E),
             inner_E=torch.from_numpy(entry_E % per_block),
             rope_E2F=rope(torch.from_numpy(entry_E * ratio)),
-            visible_T=torch.from_numpy((positions + 1) // ratio),
+            visible_T=torch.from_numpy((positions[self._here] + 1) // ratio),
         )
 
     def _pair_rows(self) -> PairRows:
@@ -132,6 +168,11 @@ class StepRows:
             tail_inner_E=torch.from_numpy((self._step.positions[rows] - 1) % tail_slots),
             writes=ring_writes(self._step, tail_slots, self._num_slots),
         )
+
+
+def already_here(x_TR: Tensor) -> Callable[[], Tensor]:
+    """The gather of a step that is not divided."""
+    return lambda: x_TR
 
 
 def step_of_rows(step: StepInput, sequence_T: np.ndarray, kept: np.ndarray) -> StepInput:

@@ -15,6 +15,8 @@ from deepinfer.arch.engram import engram_tables
 from deepinfer.interfaces import StepInput
 from deepinfer.model.attention import Attention
 from deepinfer.model.cache_storage import ModelCache
+from deepinfer.model.dispatch import ExpertDispatch, NgramTables
+from deepinfer.model.division import RowDivision
 from deepinfer.model.layer import Engram, Experts, Site
 from deepinfer.model.layer_weights import LayerWeights, WeightSource, trunk_layer
 from deepinfer.model.model_inputs import check_compact, class_table
@@ -30,7 +32,10 @@ class V41Model:
     `weights` are dequantised tensors by checkpoint name. `token_classes` int64 [V] is the engram's class of every token id,
     needed where the config has engram layers. A row's results depend on that row's sequence alone: not on the batch, nor on how
     its prompt was cut into steps. With `compact`, rows before a step's `upper_from` are not computed in the layers from the
-    boundary on: their hidden states, and features from there, are zeros; everything else is the same.
+    boundary on: their hidden states, and features from there, are zeros; everything else is the same. With a `division` ranks
+    share the rows of steps; each of them returns those of all rows and writes all of its caches. `dispatch` and `tables` reach
+    experts and n-gram rows of other ranks, which `weights` need not have; each of these ranks must run `forward` or `serve`
+    when the others do.
     """
 
     def __init__(
@@ -44,8 +49,12 @@ class V41Model:
         layout: CacheLayout,
         token_classes: np.ndarray | None = None,
         compact: bool = False,
+        division: RowDivision | None = None,
+        dispatch: ExpertDispatch | None = None,
+        tables: NgramTables | None = None,
     ) -> None:
         self.config, self.ops, self.numerics, self.layout, self.compact = config, ops, numerics, layout, compact
+        self.division = division
         check_compact(config, compact)
         self.dtype: torch.dtype = getattr(torch, dtype)
         if self.dtype not in ops.dtypes:
@@ -53,11 +62,12 @@ class V41Model:
             raise ValueError(f"model.dtype={dtype}: the {ops.name} ops compute in {known} only; use kernels=reference")
         assert (layout.numerics, layout.dtype) == (numerics, dtype), "the caches must be laid out for this model"
         source = WeightSource(weights, self.dtype)
-        tables = {table.layer: table for table in engram_tables(config)}
+        hashes = {table.layer: table for table in engram_tables(config)}
+        held = {} if dispatch is None else {i: dispatch.experts_of(i) for i in range(config.num_hidden_layers)}
         self.embed_VD, self.head_VD = source("embed.weight"), source("head.weight")
         self.norm_D = source("norm.weight")
-        layers = [trunk_layer(source, config, i, tables.get(i)) for i in range(config.num_hidden_layers)]
-        self.layers = [Layer(config, ops, w, i, numerics) for i, w in enumerate(layers)]
+        layers = [trunk_layer(source, config, i, hashes.get(i), held.get(i)) for i in range(config.num_hidden_layers)]
+        self.layers = [Layer(config, ops, w, i, numerics, dispatch, tables) for i, w in enumerate(layers)]
         self.ropes = {
             kind: RopeTable(inverse_frequencies(config, compressed=kind), source.wide_dtype) for kind in (False, True)
         }
@@ -76,6 +86,14 @@ class V41Model:
         return hidden_TD, torch.cat(features, dim=-1)
 
     @torch.inference_mode()
+    def serve(self) -> None:
+        """This rank's part in a `forward` of others, where it has no rows of its own."""
+        for layer in self.layers:
+            if layer.engram is not None:
+                layer.engram.serve()
+            layer.experts.serve()
+
+    @torch.inference_mode()
     def logits(self, hidden_RD: Tensor) -> Tensor:
         """float32 [R, V] of final hidden states."""
         normed = self.ops.rms_norm(hidden_RD, self.norm_D, self.config.rms_norm_eps)
@@ -84,7 +102,8 @@ class V41Model:
     def _run(self, step: StepInput, cache: ModelCache, features: list[Tensor] | None) -> Tensor:
         c, ops = self.config, self.ops
         cache.bring_states(step)
-        rows = StepRows(step, c, self.layout, self.ropes, cache.num_slots)
+        shares = None if self.division is None else self.division.divide(step)
+        rows = StepRows(step, c, self.layout, self.ropes, cache.num_slots, shares)
         selector = Selector(c, ops, rows, cache)
         classes_TG = self._token_classes(rows.ngram_ids_TG)
         x_TND = self.embed_VD[rows.token_ids_T].unsqueeze(1).repeat(1, c.hc_mult, 1)
@@ -104,6 +123,9 @@ class V41Model:
                     lambda u: layer.attention(u, rows, cache, selector),  # noqa: B023
                 )
                 x_TND, mix_TN = layer.ffn_site(x_TND, mix_TN, layer.experts)
+            else:
+                layer.attention.store(rows, cache)
+                layer.experts.serve()
         return rows.spread(ops.hyper_collapse(x_TND, mix_TN))
 
     def _enter_upper(
@@ -129,12 +151,25 @@ class V41Model:
 class Layer:
     """One layer of the trunk."""
 
-    def __init__(self, config: V41Config, ops: Ops, weights: LayerWeights, layer: int, numerics: Numerics) -> None:
-        self.engram = None if weights.engram is None else Engram(config, ops, weights.engram, numerics)
+    def __init__(
+        self,
+        config: V41Config,
+        ops: Ops,
+        weights: LayerWeights,
+        layer: int,
+        numerics: Numerics,
+        dispatch: ExpertDispatch | None,
+        tables: NgramTables | None,
+    ) -> None:
+        self.engram = None
+        if weights.engram is not None:
+            number, rows_NF = config.engram_layer_ids.index(layer), weights.engram.table_RD
+            lookup = None if tables is None else tables.table(number, rows_NF)
+            self.engram = Engram(config, ops, weights.engram, numerics, lookup)
         self.attn_site = Site(config, ops, weights.attn_site)
         self.attention = Attention(config, ops, weights.attention, layer, numerics)
         self.ffn_site = Site(config, ops, weights.ffn_site)
-        self.experts = Experts(config, ops, weights.experts, numerics)
+        self.experts = Experts(config, ops, weights.experts, numerics, layer, dispatch)
 
 
 def first_stream(x_TND: Tensor) -> Tensor:

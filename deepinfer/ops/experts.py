@@ -56,7 +56,7 @@ def routed_experts(
     weight_P = weights_TX.new_zeros(padded)
     weight_P[places_P] = weights_TX.flatten()
     act_PI = activate(_tiled(x_PD, owners, w13), weight_P)
-    parts_TXD = _tiled(act_PI, owners, w2)[places_P].view(rows, chosen, -1)
+    parts_TXD = _tiled(act_PI, owners, w2)[places_P].view(rows, chosen, x_TD.shape[1])
     total = parts_TXD[:, 0]
     for slot in range(1, chosen):
         total = total + parts_TXD[:, slot]

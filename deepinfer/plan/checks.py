@@ -3,7 +3,15 @@
 from collections.abc import Callable, Iterator
 
 from deepinfer.config.errors import Problem
-from deepinfer.plan import rules_layout, rules_options, rules_replay, rules_roles, rules_unused, rules_workload
+from deepinfer.plan import (
+    rules_balancer,
+    rules_layout,
+    rules_options,
+    rules_replay,
+    rules_roles,
+    rules_unused,
+    rules_workload,
+)
 from deepinfer.plan.settle import Case
 
 Rule = Callable[[Case], Iterator[Problem]]
@@ -11,6 +19,7 @@ LAYOUT_RULES: tuple[Rule, ...] = (
     rules_layout.experts_divide,
     rules_layout.redundancy_has_a_use,
     rules_layout.decode_ranks_share_no_prompt,
+    rules_balancer.experts_have_where_to_go,
     rules_layout.executor_fits,
     rules_roles.parallel_belongs_to_a_side,
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from deepinfer.config.balancers import StaticBalancer
 from deepinfer.config.leaves import Component
 from deepinfer.config.runnable import plan_only
 from deepinfer.config.specs import DSpark, NoReplay, NoSpeculation, PrefixCache
@@ -25,7 +26,14 @@ EXECUTORS: dict[str, type[Component]] = {
 }
 AUTO_SETTINGS: dict[str, dict[str, Any]] = {  # of an executor that "auto" chose: the values of conf/executor
     "local": {},
-    "distributed": {"backend": "auto", "join_timeout_s": 60.0},
+    "distributed": {
+        "backend": "auto",
+        "join_timeout_s": 60.0,
+        "heartbeat_s": 2.0,
+        "silence_s": 10.0,
+        "on_rank_loss": "fail",
+        "max_restarts": 3,
+    },
     "simulated": {"step_time_s": 0.001, "acceptance": 0.8},
 }
 PACKAGE = Path(__file__).parents[1]
@@ -129,6 +137,8 @@ def _option_nodes(case: Case) -> list[Node]:
     """Parts that are there only when an option other than the trivial one is chosen."""
     found: list[tuple[str, Component, tuple[str, ...], str, str]] = []
     cache, replay, grammar = case.spec.cache, case.spec.replay, case.spec.grammar
+    if not isinstance(case.spec.balancer, StaticBalancer):
+        found.append(("balancer", case.spec.balancer, ("dispatch",), "balancer", "static"))
     if isinstance(cache, PrefixCache):
         found.append(("prefix_index", cache, ("cache",), "cache", "paged"))
     if not isinstance(replay, NoReplay):

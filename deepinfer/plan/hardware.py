@@ -7,13 +7,15 @@ from deepinfer.plan.roles import RoleCase
 from deepinfer.plan.types import HardwarePlan
 
 CPU_SHARE = 0.9  # of what is free now: the rest is the interpreter's, the page cache's and other programs'
+GIVEN = "as given"  # the source of a fact that was typed
 DEVICE_SHARE = 0.92  # of a device: the rest goes to the driver's context, communication buffers and fragmentation
 
 
 def hardware_plan(role: RoleCase, machine: MachineFacts, cpu_ranks: int) -> HardwarePlan:
-    """The chip of every rank of `role`; `cpu_ranks` of the plan share the memory of a CPU."""
+    """The chip of every rank of `role`; `cpu_ranks` are the ranks on CPUs of the whole plan."""
     chip = role.chip
-    total, usable, measured = _memory(chip, machine, cpu_ranks)
+    per_node = _node_devices(chip, cpu_ranks)
+    total, usable, measured = _memory(chip, machine, min(per_node, cpu_ranks))
     domain, devices = widest_link(chip)
     return HardwarePlan(
         kind=chip.kind,  # type: ignore[arg-type]
@@ -26,14 +28,23 @@ def hardware_plan(role: RoleCase, machine: MachineFacts, cpu_ranks: int) -> Hard
         measured=measured,
         domain=domain,
         domain_devices=devices,
-        node_devices=chip.node_devices.value,
+        node_devices=per_node,
     )
 
 
+def _node_devices(chip: Chip, cpu_ranks: int) -> int:
+    """Ranks that share a node. A rank on a CPU is a process: all of them are of one machine, unless a number was given."""
+    sheet = chip.node_devices
+    return sheet.value if chip.kind != "cpu" or sheet.source == GIVEN else max(cpu_ranks, 1)
+
+
 def _memory(chip: Chip, machine: MachineFacts, cpu_ranks: int) -> tuple[int, int, bool]:
-    """Memory of one rank's device, what may be used of it, and whether it was measured. A number given wins."""
+    """Memory of one rank's device, what may be used of it, and whether it was measured. A number given wins.
+
+    `cpu_ranks` share the memory of a CPU.
+    """
     sheet = chip.memory_bytes
-    given = sheet.source == "as given"
+    given = sheet.source == GIVEN
     if chip.kind == "cpu":
         measured = not given and machine.available_bytes > 0
         total = machine.available_bytes if measured else sheet.value

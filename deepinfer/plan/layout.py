@@ -2,7 +2,8 @@
 
 Ranks of a role lie replica by replica; inside a replica attention-parallel index major, context index minor, so that
 the ranks that share a prompt are neighbours. Expert groups are runs of `expert` consecutive ranks. A replica fills nodes
-of its own, one after the other; all ranks on CPUs are processes of one machine.
+of its own, one after the other. Ranks on CPUs are processes of one machine, unless `hardware.node_devices` says how many of
+them a node runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,8 @@ def lay_out(
             )
         )
         for replica in range(role.replicas):
-            sharded = engram[role.name] != "replicated"
+            on_cpu = hardware[role.name].kind == "cpu"  # its memory is the host's: every rank has whole tables there
+            sharded = engram[role.name] == "sharded" or (engram[role.name] == "host" and not on_cpu)
             ranks += _replica(role.name, replica, len(ranks), parallel, config, sharded=sharded)
     placed = _placed(ranks, role_plans)
     return Layout(
@@ -55,11 +57,13 @@ def _placed(ranks: Sequence[RankPlan], roles: Sequence[RolePlan]) -> tuple[RankP
     """The ranks on their nodes."""
     chips: dict[str, HardwarePlan] = {role.name: role.hardware for role in roles}
     on_cpu = [rank.rank for rank in ranks if chips[rank.role].kind == "cpu"]
-    num_nodes = int(bool(on_cpu))  # the machine of all CPU ranks is the first
-    placed: dict[int, tuple[int, int]] = {number: (0, index) for index, number in enumerate(on_cpu)}
+    here = {name for name, chip in chips.items() if chip.kind == "cpu" and chip.node_devices >= len(on_cpu)}
+    together = [rank.rank for rank in ranks if rank.role in here]
+    num_nodes = int(bool(together))  # the machine that they share is the first
+    placed: dict[int, tuple[int, int]] = {number: (0, index) for index, number in enumerate(together)}
     for (role, _), replica in groupby(ranks, key=lambda rank: (rank.role, rank.replica)):
         numbers, per_node = [rank.rank for rank in replica], chips[role].node_devices
-        if chips[role].kind != "cpu":
+        if role not in here:
             placed |= {n: (num_nodes + index // per_node, index % per_node) for index, n in enumerate(numbers)}
             num_nodes += -(-len(numbers) // per_node)
     return tuple(structs.replace(rank, node=placed[rank.rank][0], device=placed[rank.rank][1]) for rank in ranks)

@@ -8,6 +8,7 @@ from deepinfer.arch.cache import CacheLayout
 from deepinfer.config.specs import PrefixCache
 from deepinfer.plan.catalog import CLASS_OP
 from deepinfer.plan.fused_sizes import run_bytes, shared_bytes
+from deepinfer.plan.moving_experts import moving_items
 from deepinfer.plan.role_workspace import role_workspace
 from deepinfer.plan.roles import RoleCase
 from deepinfer.plan.settle import Case
@@ -101,6 +102,7 @@ def weight_items(scene: Scene, rank: RankPlan, role: RolePlan) -> list[MemoryIte
             note=f"{held} of {case.config.n_routed_experts} a layer, {resident['experts']}",
         )
     )
+    items += moving_items(scene, rank, role)
     items.append(_engram(scene, rank, role))
     items.append(_draft(scene, rank))
     if case.config.vision is not None:

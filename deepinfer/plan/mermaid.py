@@ -10,7 +10,7 @@ from textwrap import wrap
 from deepinfer.plan.types import Node, Plan, RolePlan
 
 GROUPS = {  # a frame around parts that belong together → seams
-    "model": ("weights", "ops", "expert_dispatch", "model"),
+    "model": ("weights", "ops", "expert_dispatch", "model", "balancer"),
     "cache": ("cache", "prefix_index", "replay"),
     "tokens": ("sampler", "drafter", "verifier", "grammar"),
     "engine": ("scheduler", "executor", "engine"),

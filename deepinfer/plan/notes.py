@@ -1,8 +1,10 @@
 """What a reader of a plan should know: choices that cost something, and where a checkpoint differs from its name."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from deepinfer.arch.kernel_widths import reasons
+from deepinfer.config.clusters import SiteCluster
 from deepinfer.config.fused import runs_fused
 from deepinfer.config.specs import PrefixCache
 from deepinfer.plan.differences import differences
@@ -16,18 +18,17 @@ from deepinfer.plan.types import Layout, RolePlan
 
 def write_notes(case: Case, layout: Layout, ledger: Ledger) -> None:
     """Add notes (for your information) and warnings (think again; each ends with the override that clears it)."""
-    ledger.notes += dict.fromkeys([*_notes(case), *_general_kernels(case, layout)])
+    ledger.notes += dict.fromkeys([*_notes(case, layout), *_general_kernels(case, layout)])
     ledger.warnings += dict.fromkeys(_warnings(case, layout))
 
 
-def _notes(case: Case) -> Iterator[str]:
+def _notes(case: Case, layout: Layout) -> Iterator[str]:
     if case.config.vision is not None:
         yield "vision tensors are recognised and skipped: text only"
     if absent := case.checkpoint.missing_files:
         count, total = len(absent), len(absent) + len(case.checkpoint.files)
         yield f"{count} of {total} shards are not in {case.checkpoint.folder}, first {absent[0]}; a run may need them"
-    if (on_cpu := sum(role.num_ranks for role in case.roles if role.is_cpu)) > 1:
-        yield f"{on_cpu} ranks share this machine's memory"
+    yield from _cpu_notes(case, layout)
     for chip in case.chips:
         if chip.name.startswith("Huawei"):
             yield chip.chips_note
@@ -40,6 +41,28 @@ def _notes(case: Case) -> Iterator[str]:
         yield f"cache=prefix shares whole blocks: a hit is a multiple of {tokens} tokens, and shorter prompts have none"
     if case.numerics.numerics != "full":
         yield f"model.numerics={case.numerics.numerics}: not the published numerics; for comparisons"
+
+
+def _cpu_notes(case: Case, layout: Layout) -> Iterator[str]:
+    """Ranks on CPUs that share a machine, and a site whose other machines none of them is on."""
+    nodes = _cpu_nodes(layout)
+    most = max(nodes.values(), default=0)
+    for role in layout.roles:
+        if role.engram == "host" and role.hardware.kind == "cpu":
+            yield "a CPU rank's memory is the host's: engram=host keeps whole n-gram tables with each rank, as replicated does"
+    if most > 1:
+        shared = "this machine's memory" if len(nodes) == 1 else "the memory of a node"
+        yield f"{most} ranks share {shared}"
+    site = case.spec.cluster
+    machines = (site.num_nodes or 1) if isinstance(site, SiteCluster) else 1
+    if len(nodes) == 1 < min(most, machines):
+        why = "ranks on CPUs are processes of one machine unless told otherwise"
+        yield f"all ranks stand on the first of {machines} nodes: {why}; hardware.node_devices={-(-most // machines)}"
+
+
+def _cpu_nodes(layout: Layout) -> Counter[int]:
+    """Node → its ranks on CPUs."""
+    return Counter(rank.node for rank in layout.ranks if layout.role(rank.role).hardware.kind == "cpu")
 
 
 def _general_kernels(case: Case, layout: Layout) -> Iterator[str]:
@@ -71,6 +94,9 @@ def _warnings(case: Case, layout: Layout) -> Iterator[str]:
         yield "speculation changes the text of a seed at temperature > 0, not its law; speculation.verify=coupled"
     if case.is_cpu and case.numerics.dtype == "bfloat16":
         yield "CPUs without AMX emulate bfloat16 at a quarter of the speed; model.dtype=float32"
+    most, cores = max(_cpu_nodes(layout).values(), default=0), case.facts.machine.cores
+    if most > cores > 0:
+        yield f"{most} ranks take turns on {cores} core{'s' * (cores > 1)}: the same answers, later; parallel=single"
     if case.is_cpu and case.numerics.threads > case.facts.machine.cores > 0:
         cores = case.facts.machine.cores
         yield f"{case.numerics.threads} threads get in each other's way on {cores} cores; model.threads=auto"

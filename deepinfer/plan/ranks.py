@@ -68,7 +68,7 @@ def _rows(role: RolePlan, ranks: Sequence[RankPlan]) -> str:
     rows = sum(high - low for rank in ranks for low, high in rank.engram_rows)
     if not rows:
         return "-"
-    if role.engram == "replicated":
+    if role.engram == "replicated" or (role.engram == "host" and role.hardware.kind == "cpu"):
         return f"all {_count(rows // len(ranks))}"
     return f"{_count(rows)}{' on the host' if role.engram == 'host' else ''}"
 

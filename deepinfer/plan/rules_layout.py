@@ -87,6 +87,9 @@ def decode_ranks_share_no_prompt(case: Case) -> Iterator[Problem]:
 def executor_fits(case: Case) -> Iterator[Problem]:
     """One process runs one rank, a virtual chip runs nothing, and collectives belong to a vendor."""
     executor = case.spec.executor
+    if case.executor == "distributed" and case.num_ranks == 1:
+        why = "a rank alone has nobody to exchange with"
+        yield plan_problem("executor=distributed", "the layout has 1 rank", why, "executor=auto")
     if case.executor == "local" and case.num_ranks > 1:
         found = f"the layout has {case.num_ranks} ranks"
         yield plan_problem("executor=local", found, "one process runs one rank", "executor=distributed")

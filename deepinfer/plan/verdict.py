@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from deepinfer.config.errors import Problem
 from deepinfer.config.fused import fused_problems, runs_fused
-from deepinfer.config.runnable import plan_only, unbuilt
+from deepinfer.config.runnable import many_ranks, plan_only, unbuilt
 from deepinfer.plan.quantities import amount, duration
 from deepinfer.plan.render_cost import Row
 from deepinfer.plan.settle import Case
@@ -35,6 +35,8 @@ def planned_only(case: Case, layout: Layout) -> tuple[str, ...]:
     """What of a plan has no code behind it in this version, as overrides; the command that was typed aside."""
     found = [problem.asked for problem in unbuilt(case.spec) if not _is_told_otherwise(problem)]
     chips = [(role.hardware.kind, role.hardware.architecture) for role in layout.roles]
+    kinds = [*(kind for kind, _ in chips), *(["virtual"] if case.executor == "simulated" else [])]
+    found += [problem.asked for problem in many_ranks(case.spec.parallel.num_ranks, kinds, "")]
     for role, chip in zip(layout.roles, chips, strict=True):
         if runs_fused(*chip):
             found += [

@@ -9,13 +9,15 @@ Legend: S sequences · K drafts · N slots.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from deepinfer.interfaces import Drafts
-from deepinfer.model.fused.decode_sizes import default_sizes, size_of
+from deepinfer.model.fused.decode_sizes import default_sizes, shared_size
+from deepinfer.model.fused.dispatch import fits_graph
 from deepinfer.model.fused.dspark import FusedDSpark
 from deepinfer.model.fused.glue import to_host
 from deepinfer.model.fused.sequences import DeviceSequences
@@ -37,6 +39,13 @@ class DraftsOnTheWay:
             self._arrived.synchronize()
         tokens, confidence = np.split(self._numbers.numpy(), 2, axis=1)
         return Drafts(tokens.astype(np.int64), confidence.copy().view(np.float32))
+
+
+class RoundSize(NamedTuple):
+    """What a round is made for. `shared`: where ranks share experts, the most sequences of any of them, or 0 for no more."""
+
+    sequences: int
+    shared: int = 0
 
 
 class DraftRounds:
@@ -70,35 +79,45 @@ class DraftRounds:
         self._fetched_SX = torch.zeros(most, 2 * depth, dtype=torch.int32, pin_memory=on_cuda)
         self._graphs = StepGraphs(self._round, self._ask_nobody, model.device, "a round of drafts") if graphs else None
 
-    def launch(self, slots_S: np.ndarray, seeds_S: np.ndarray, temperature_S: np.ndarray) -> DraftsOnTheWay:
+    def launch(
+        self, slots_S: np.ndarray, seeds_S: np.ndarray, temperature_S: np.ndarray, shared: int = 0
+    ) -> DraftsOnTheWay:
         """One round; nothing waits for it. Seeds uint64, temperatures float64, 0 where greedy."""
-        size = size_of(len(slots_S), self._sizes)
-        if self._graphs is not None:
-            self._graphs.capture(size)
-        self._ask(size, slots_S, seeds_S, temperature_S)
-        if self._graphs is None:
+        size = self.size(len(slots_S), shared)
+        graphs = self._graphs if fits_graph(self.model.dispatch, self._rows(size)) else None
+        if graphs is not None:
+            graphs.capture(size)
+        self._ask(size.sequences, slots_S, seeds_S, temperature_S)
+        if graphs is None:
             self._round(size)
         else:
-            self._graphs.replay(size)
+            graphs.replay(size)
         arrived = torch.cuda.Event() if self.device.type == "cuda" else None
         if arrived is not None:
             arrived.record()
         return DraftsOnTheWay(self._fetched_SX[: len(slots_S)], arrived)
 
+    def size(self, num_sequences: int, shared: int = 0) -> RoundSize:
+        """What a round of so many sequences is padded to."""
+        return RoundSize(*shared_size(num_sequences, self._sizes, shared))
+
     def capture(self, num_sequences: int) -> None:
         """Capture the graph of such rounds ahead of the first one. No sequence's state is touched."""
-        size = size_of(num_sequences, self._sizes)
         if self._graphs is not None:
-            self._graphs.capture(size)
+            self._graphs.capture(self.size(num_sequences))
 
     def close(self) -> None:
         """End all graphs, once the device is through with them."""
         if self._graphs is not None:
             self._graphs.close()
 
-    def _ask_nobody(self, size: int) -> None:
+    def _rows(self, size: RoundSize) -> int:
+        """Of the rank that has most."""
+        return max(size) * self._shape.slots
+
+    def _ask_nobody(self, size: RoundSize) -> None:
         nobody = np.zeros(0, np.int64)
-        self._ask(size, nobody, nobody.view(np.uint64), nobody.view(np.float64))
+        self._ask(size.sequences, nobody, nobody.view(np.uint64), nobody.view(np.float64))
 
     def _ask(self, size: int, slots_S: np.ndarray, seeds_S: np.ndarray, temperature_S: np.ndarray) -> None:
         """What the round sends first; behind the sequences only padding."""
@@ -110,14 +129,21 @@ class DraftRounds:
         if self._proposals is not None:
             fine[3, :count], fine[4, :count], asked[5, :count] = self._proposals.filters(slots_S)
 
-    def _round(self, size: int) -> None:
-        model, sequences = self.model, self.sequences.tensors
-        sent = self._numbers[: self._num_asked * size]
-        sent.copy_(self._asked[: self._num_asked * size], non_blocking=True)
-        slots_S, seeds_S, temperatures, *filters = sent.view(self._num_asked, size)
+    def _begin(self, size: RoundSize, slots_S: Tensor) -> None:
+        """Tell the experts' dispatch of the round, where there is one."""
+        if self.model.dispatch is not None:
+            live_1 = (slots_S != self.sequences.padding_slot).sum(0, keepdim=True) * self._shape.slots
+            self.model.dispatch.begin(self._rows(size), live_1)
+
+    def _round(self, size: RoundSize) -> None:
+        model, sequences, count = self.model, self.sequences.tensors, size.sequences
+        sent = self._numbers[: self._num_asked * count]
+        sent.copy_(self._asked[: self._num_asked * count], non_blocking=True)
+        slots_S, seeds_S, temperatures, *filters = sent.view(self._num_asked, count)
+        self._begin(size, slots_S)
         temperature_S = temperatures.view(torch.float64)
         about = sequences, self._floor_N, model.ropes_P2F, self._shape
-        rows = model.ops.draft_rows(slots_S, self._going_S[:size], *about)
+        rows = model.ops.draft_rows(slots_S, self._going_S[:count], *about)
         block = model.block_of(rows, self._rings)
         how = seeds_S, rows.position_S, temperature_S
         if self._proposals is None:
@@ -127,4 +153,4 @@ class DraftRounds:
             served = Served(slots_S, *how, top_p_S, min_p_S, filters[2].int())
             made = propose(model, block, rows.newest_S, served, self.depth, self._proposals.kept_MV)
         kept = model.ops.weigh_drafts(*made, temperature_S, *self._fits, slots_S, sequences)
-        to_host(kept, self._fetched_SX[:size])
+        to_host(kept, self._fetched_SX[:count])

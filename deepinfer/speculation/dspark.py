@@ -76,6 +76,7 @@ class DSpark:
     ) -> Drafts:
         """See `interfaces.Drafter`; `choose` gets float32 logits [S, V]."""
         if not len(slots):
+            self.serve()
             return Drafts.none(self.depth)
 
         def chosen(number: int, logits_SV: Tensor) -> Tensor:
@@ -88,6 +89,10 @@ class DSpark:
         token_ids = drafts.tokens_SQ.numpy()
         chance_SK = self.calibration(drafts.confidence_SQ.double().numpy(), self.temperatures(slots))
         return Drafts(token_ids, np.where(token_ids >= 0, chance_SK, np.float32(0)))
+
+    def serve(self) -> None:
+        """This rank's part in a round of drafts of others, where it has no sequences of its own."""
+        self.model.serve()
 
     def _block(self, newest_S: Tensor, slots: np.ndarray, position_S: np.ndarray) -> Tensor:
         """Hidden states of the block behind the window W positions before each newest token."""

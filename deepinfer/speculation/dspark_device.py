@@ -96,13 +96,14 @@ class DeviceDSpark:
         self.model.observe(rows.features_TF, rows.positions_T, store_T, self._rings)
 
     @torch.inference_mode()
-    def launch(self, slots_S: np.ndarray, sequences: DeviceSequences) -> DraftsOnTheWay:
+    def launch(self, slots_S: np.ndarray, sequences: DeviceSequences, shared: int = 0) -> DraftsOnTheWay:
         """Draft for `slots_S` (int64, all different) behind what `sequences` holds by then, and leave the drafts there.
 
-        None get those at their end. What the round before brought must have been read.
+        None get those at their end. What the round before brought must have been read. `shared`: the most sequences, padded,
+        that any rank drafts for, where ranks share experts.
         """
         rounds = self._rounds_of(sequences)
-        return rounds.launch(slots_S, self.seeds(slots_S), self.temperatures(slots_S))
+        return rounds.launch(slots_S, self.seeds(slots_S), self.temperatures(slots_S), shared)
 
     @torch.inference_mode()
     def capture(self, num_sequences: int, sequences: DeviceSequences) -> None:

@@ -22,11 +22,26 @@ def test_hardware_that_is_not_here_is_refused_in_the_words_of_the_command_line()
     assert problem.fix == "hardware=cpu parallel=single model=v41_tiny"
 
 
-@pytest.mark.parametrize("option", ["executor=distributed", "deploy=disaggregated"])
-def test_what_is_not_built_is_refused_as_on_the_command_line(option: str) -> None:
+def test_what_is_not_built_is_refused_as_on_the_command_line() -> None:
     with pytest.raises(ValueError, match="no code to run it; it can be planned") as caught:
-        LLM("model=v41_tiny", option)
-    assert [problem.asked for problem in caught.value.problems] == [option]
+        LLM("model=v41_tiny", "deploy=disaggregated")
+    assert [problem.asked for problem in caught.value.problems] == ["deploy=disaggregated"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found", "fix"),
+    [
+        (("executor=distributed",), "the layout has 1 rank", "executor=auto"),
+        (("parallel=ep2", "executor=local"), "the layout has 2 ranks", "executor=distributed"),
+        (("parallel=ep2", "executor=simulated"), "a simulation is of one rank", "parallel=single"),
+        (("parallel=ep2", "hardware.node_devices=1"), "stand on 2 nodes", "deepinfer launch launcher=torchrun"),
+    ],
+)
+def test_ranks_that_this_process_cannot_start(overrides: tuple[str, ...], found: str, fix: str) -> None:
+    with pytest.raises(Refused) as caught:
+        LLM("hardware=cpu", "model=v41_tiny", *overrides)
+    (problem,) = caught.value.problems
+    assert found in problem.found and fix in problem.fix
 
 
 def test_keywords_are_overrides() -> None:

@@ -124,6 +124,7 @@ BAD = [
 ]
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize(("override", "found", "fix"), BAD, ids=[override for override, *_ in BAD])
 def test_refuses(override: str, found: str, fix: str) -> None:
     (problem,) = refuse(override)

@@ -175,6 +175,7 @@ NEAREST = [
 ]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("option", "typed", "fix"), NEAREST, ids=[typed for _, typed, _ in NEAREST])
 def test_what_is_offered_is_the_nearest_legal_value(option: str, typed: str, fix: str) -> None:
     with pytest.raises(Refused) as refused:

@@ -48,6 +48,7 @@ ONE_FAULT = [  # text of cluster/a.yaml, its line, what is asked, what is found
 ]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("text", "line", "asked", "found"), ONE_FAULT)
 def test_a_fault_has_its_file_and_line(config_dir: WriteConf, text: str, line: int, asked: str, found: str) -> None:
     folder = config_dir({"cluster/a": text})
@@ -56,6 +57,7 @@ def test_a_fault_has_its_file_and_line(config_dir: WriteConf, text: str, line: i
     assert found in problem.found and problem.fix != problem.asked
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("text", [text for text, *_ in ONE_FAULT if "override /" in text or "- /" in text])
 def test_the_fix_of_a_defaults_list_resolves_it(config_dir: WriteConf, text: str) -> None:
     """Typed on the command line, or put in place of the line that it is about."""

@@ -15,7 +15,7 @@ from deepinfer.config.chips import Chip, Fact, Link
 from deepinfer.config.compose import compose_data, load
 from deepinfer.config.convert import convert
 from deepinfer.config.registry import BUILT_IN
-from deepinfer.config.runnable import NOT_BUILT, plan_only, unbuilt
+from deepinfer.config.runnable import NOT_BUILT, many_ranks, plan_only, unbuilt
 from deepinfer.config.specs import Spec
 
 CONF = Path(str(files("deepinfer.conf")))
@@ -150,7 +150,8 @@ def test_what_is_not_built_is_refused_by_name(option: str, composed: dict[str, A
         if "defaults" in option_dict(option)
         else convert(composed | {group: option_dict(option)})
     )
-    problems = unbuilt(spec)
+    ranks = many_ranks(spec.parallel.num_ranks, [spec.hardware.kind], "parallel=single")
+    problems = [*unbuilt(spec), *ranks]
     kind = getattr(spec, group).kind
     if group == "cluster":  # a combination: what of it is not built is named by its own group
         named = {problem.asked.partition("=")[0].partition(":")[0] for problem in problems}
@@ -159,11 +160,11 @@ def test_what_is_not_built_is_refused_by_name(option: str, composed: dict[str, A
         )
         assert named <= set(Spec.__struct_fields__) and (problems or one_that_runs)
         return
-    listed = kind in NOT_BUILT.get(f"{group}.kind", ()) or (group == "parallel" and spec.parallel.num_ranks > 1)
+    listed = kind in NOT_BUILT.get(f"{group}.kind", ())
     architecture = spec.hardware.architecture.value if isinstance(spec.hardware, Chip) else ""
     assert bool(problems) == (listed or bool(group == "hardware" and plan_only(kind, architecture)))
     for problem in problems:
-        assert kind in problem.asked or architecture in problem.asked or group == "parallel"
+        assert kind in problem.asked or architecture in problem.asked
         assert problem.fix
 
 

@@ -91,11 +91,11 @@ def test_the_full_model_is_simulated_with_sequences_of_a_million_tokens() -> Non
 
 
 def test_everything_without_code_is_refused_by_name_and_at_once() -> None:
-    plan = plan_of("model=v41_flash", "hardware=h200", "parallel=ep8", "executor=distributed")
+    plan = plan_of("model=v41_flash", "hardware=b200", "parallel=ep8", "parallel.attention_dp=16", "kernels=deepseek")
     with pytest.raises(Refused) as caught:
         build_graph(plan)
     asked = [problem.asked for problem in caught.value.problems]
-    assert {"executor=distributed", "parallel: 8 ranks"} <= set(asked)
+    assert {"ops.deepseek", "parallel: 16 ranks"} <= set(asked)
     assert caught.value.exit_code == ExitCode.OTHER
 
 

@@ -31,7 +31,7 @@ def drawn(seed: int) -> list[list[Argument]]:
     return [command_line(rng) for _ in range(LINES)]
 
 
-@pytest.mark.sample(80)
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("number", range(LINES))
 def test_a_plan_or_a_refusal(number: int, sample_seed: int) -> None:
     arguments = drawn(sample_seed)[number]

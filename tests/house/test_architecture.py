@@ -13,6 +13,7 @@ OUTERMOST = {  # the loops that may catch everything, and libraries that raise n
     "deepinfer/cli/main.py",
     "deepinfer/serving/app.py",
     "deepinfer/engine/executor_thread.py",
+    "deepinfer/engine/world/rank_main.py",
     "deepinfer/sampling/grammar/lark.py",
     "deepinfer/sampling/grammar/workshop.py",
     "deepinfer/sampling/grammar/session.py",

@@ -140,6 +140,7 @@ USER_MISTAKES = [
 ]
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("argv", USER_MISTAKES, ids=" ".join)
 def test_user_mistakes_exit_with_2_and_no_traceback(
     argv: list[str], install: Install, capfd: pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ import torch
 from decode_worlds import CONFIDENCES, Worlds
 from fused_models import golden, pair
 
-from deepinfer.model.fused.decode_sizes import default_sizes, graph_sizes, power_of_two, size_of
+from deepinfer.model.fused.decode_sizes import default_sizes, graph_sizes, power_of_two, shared_size, size_of
 from deepinfer.model.fused.step_graphs import first_cause, no_collection
 from deepinfer.ops.draft_allocation import allocate
 from deepinfer.speculation.allocation import allocate as allocate_on_host
@@ -188,3 +188,12 @@ def test_the_cause_of_a_fault_is_what_began_it() -> None:
             raise RuntimeError("the capture was invalidated")
     assert first_cause(found.value) == "this launch waits"
     assert first_cause(ValueError()) == "ValueError"
+
+
+def test_ranks_that_share_experts_pad_to_about_as_many_rows() -> None:
+    sizes = [4, 8, 16]
+    assert [shared_size(3, sizes, shared) for shared in (0, 4, 8, 12, 16, 500)] == [
+        *((4, 0), (4, 0), (8, 0), (8, 12), (16, 0), (16, 500))
+    ]
+    with pytest.raises(AssertionError, match="agreed on 4 rows, this one has 8"):
+        shared_size(5, sizes, 4)

@@ -18,9 +18,8 @@ from fused_drafts import (
     tokens_of,
     wide_config,
 )
-from fused_models import golden, row_by_row, trained, watched
+from fused_models import NoWaiting, golden, row_by_row, trained, watched
 from small_models import golden_model
-from test_fused_model import NoWaiting
 from torch import Tensor
 
 from deepinfer.arch.cache import CacheLayout

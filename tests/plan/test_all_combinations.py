@@ -57,7 +57,7 @@ def frozen_counts() -> dict[tuple[str, str, str], tuple[int, int]]:
     return {(scene, first, second): (int(plans), int(refusals)) for scene, first, second, plans, refusals in rows}
 
 
-@pytest.mark.sample(100)
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(("scene", "first", "second"), LINES, ids=["-".join(line) for line in LINES])
 def test_two_groups(plan_of: PlanOf, full: bool, scene: str, first: str, second: str) -> None:
     plans, refusals = tried(plan_of, scene, first, second)

@@ -129,6 +129,7 @@ def test_a_file_says_what_it_is_and_what_was_run(name: str) -> None:
     assert name == "laptop", "no accelerator has run anything yet"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_verified_commit_looks_like_one(name: str) -> None:
     verified = load_with_choices(f"cluster={name}")[0].cluster.verified  # type: ignore[attr-defined]
@@ -152,6 +153,7 @@ def first_day() -> str:
     return min((git("log", "--max-parents=0", "--format=%cs") or "").split(), default="")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_verified_commit_exists(name: str) -> None:
     """Where its history is at hand: a clone that is whole, and was not squashed since that day."""

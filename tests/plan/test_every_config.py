@@ -24,6 +24,7 @@ REFUSED = {  # option → the one thing that is in its way on a laptop with a ti
     ("parallel", "ep128"): "8 experts of v41_tiny are not divisible by 128",
     ("kernels", "triton"): "triton is for cuda, the chip is cpu",
     ("kernels", "deepseek"): "deepseek is for cuda, the chip is cpu",
+    ("executor", "distributed"): "the layout has 1 rank",
     ("cost", "measured"): "cost.path",
     ("cost", "aiconfigurator"): "aiconfigurator",
     ("hardware", "same"): "same means the chip of the top level, and this is the top level",
@@ -36,6 +37,7 @@ def test_all_option_files_were_found() -> None:
     assert not list(CONF.glob("*/*/*.yaml"))
 
 
+@pytest.mark.sample(32)
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=[f"{group}={option}" for group, option in OPTIONS])
 def test_option(plan_of: PlanOf, spec_of: Callable[..., Spec], group: str, option: str) -> None:
     base = () if group in ("model", "cluster") else ("model=v41_tiny",)

@@ -87,3 +87,44 @@ def test_1200_ranks(plan_of: PlanOf) -> None:
     assert plan.layout.num_ranks == len(plan.layout.ranks) == 1200
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.capacity.all_sequences == 1200 * plan.scheduler.max_num_seqs
+
+
+CPU = ("hardware=cpu", "model=v41_tiny", "model.weights=dummy", "parallel=ep4")
+
+
+@pytest.mark.parametrize(
+    ("per_node", "nodes"), [((), [0, 0, 0, 0]), (4, [0] * 4), (2, [0, 0, 1, 1]), (3, [0, 0, 0, 1]), (1, [0, 1, 2, 3])]
+)
+def test_ranks_on_cpus_are_of_one_machine_unless_told_otherwise(
+    plan_of: PlanOf, per_node: int | tuple[()], nodes: list[int]
+) -> None:
+    typed = (f"hardware.node_devices={per_node}",) if per_node else ()
+    plan = plan_of(*CPU, *typed)
+    assert [rank.node for rank in plan.layout.ranks] == nodes
+    assert [rank.device for rank in plan.layout.ranks] == [
+        nodes[:index].count(node) for index, node in enumerate(nodes)
+    ]
+    assert plan.layout.num_nodes == len(set(nodes))
+    share = plan_of(*CPU).hardware.memory_bytes * 4 // (per_node or 4)  # of a machine's memory, for a rank
+    assert abs(plan.hardware.memory_bytes - share) < 4
+    note = {1: None, 4: "4 ranks share this machine's memory"}.get(
+        per_node or 4, f"{per_node} ranks share the memory of a node"
+    )
+    assert [text for text in plan.notes if "ranks share" in text] == ([note] if note else [])
+
+
+def test_a_site_of_several_machines_is_told_of_when_one_of_them_has_all_ranks(plan_of: PlanOf) -> None:
+    site = ("cluster=blank", "cluster.nodes=2")
+    (note,) = [text for text in plan_of(*CPU, *site).notes if "stand on the first" in text]
+    assert note.endswith("hardware.node_devices=2")
+    assert not [text for text in plan_of(*CPU, *site, "hardware.node_devices=2").notes if "stand on" in text]
+    with pytest.raises(ValueError, match="the layout needs 4 nodes: 4 with 1 × CPU"):
+        plan_of(*CPU, *site, "hardware.node_devices=1")
+
+
+def test_both_sides_of_a_deployment_on_cpus(plan_of: PlanOf) -> None:
+    sides = ("deploy=disaggregated", "parallel@deploy.prefill.parallel=ep2", "parallel@deploy.decode.parallel=ep2")
+    together = plan_of(*CPU[:3], *sides)
+    assert [(rank.node, rank.device) for rank in together.layout.ranks] == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    apart = plan_of(*CPU[:3], *sides, "hardware.node_devices=2")
+    assert [(rank.node, rank.device) for rank in apart.layout.ranks] == [(0, 0), (0, 1), (1, 0), (1, 1)]

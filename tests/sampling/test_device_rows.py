@@ -44,6 +44,7 @@ def verified(device: DeviceSampler, logits_TV: np.ndarray, rows: VerifyRows) -> 
     return device.finish(device.launch(torch.from_numpy(logits_TV), rows))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_every_round_is_coupled_verifications(seed: int) -> None:
     """Random parameters of 24 sequences over 8 rounds; drafts right and wrong, masks, NaN; now and then a position again."""

@@ -55,12 +55,14 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_many_seeds_at_one_position(setting: dict) -> None:
     counts = draw(SamplingParams(**setting), np.arange(8000) * 7919 + 1, np.full(8000, 9))
     assert p_value(counts, exact(**setting)) > 1e-3
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_many_positions_of_one_seed(setting: dict) -> None:
     counts = draw(SamplingParams(**setting), np.full(8000, 2**62 + 11), np.arange(4, 8004))

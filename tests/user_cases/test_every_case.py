@@ -15,6 +15,9 @@ CASES = {f"{letter}{number:02}" for letter, last in NUMBERED.items() for number 
 FILES = sorted(file.name for file in HERE.glob("test_*.py") if file.name != Path(__file__).name)
 ELSEWHERE = {  # case → the tests that have it
     "c08": ("cli/test_sweep.py", "test_a_failure_is_told_before_the_next_run_starts"),
+    "p06": ("parallel/test_spread_model.py", "test_serving_makes_the_collectives_of_a_forward"),
+    "p07": ("engine/world/test_fleet.py", "test_requests_go_to_the_rank_with_the_least_to_do_and_count_once"),
+    "p11": ("parallel/test_spread_model.py", "test_p11_every_token_chooses_the_same_experts"),
     "k05": ("speculation/test_dspark_drafter.py", "test_k05_drafts_behind_a_restored_snapshot_equal_cold_ones"),
     "d05": ("api/test_llm_blocks.py", "test_d05_nothing_behind_an_end_inside_a_block"),
     "d06": ("api/test_llm_blocks.py", "test_d06_text_ids_and_logprobs_end_at_one_place_inside_a_block"),
@@ -23,6 +26,9 @@ ELSEWHERE = {  # case → the tests that have it
         "test_d10_every_cut_into_blocks_gives_the_same_thinking_and_content",
     ),
     "d11": ("api/test_llm_blocks.py", "test_d11_sixteen_at_once_with_one_draft_give_the_text_of_none"),
+    "f12": ("parallel/test_rendezvous.py", "test_everything_that_is_wrong_is_told_to_all_at_once"),
+    "f13": ("parallel/test_rendezvous.py", "test_everything_that_is_wrong_is_told_to_all_at_once"),
+    "f14": ("engine/world/test_fleet.py", "test_a_rank_that_gives_no_sign_of_life_counts_as_lost"),
     "f15": ("engine/test_long_wait.py", "test_a_long_wait_is_explained_once"),
     "x17": ("sampling/test_collector.py", "test_x17_x18_bytes_of_characters_in_any_blocks"),
     "x18": ("sampling/test_collector.py", "test_x17_x18_bytes_of_characters_in_any_blocks"),
@@ -42,6 +48,8 @@ ALSO = {  # parts of cases that are tested outside of this folder besides
     "d12": ("engine/test_engine_back_off.py", "test_a_useless_drafter_rests_and_a_good_one_is_taken_back"),
     "f17": ("speculation/test_back_off.py", "test_speculation_that_costs_is_turned_off_and_told_once"),
     "k02": ("engine/test_prefix_models.py", "test_a_conversation_with_speculation_is_the_one_without_a_cache"),
+    "p04": ("parallel/test_rebalance.py", "test_a_rebalance_in_mid_traffic_changes_nothing"),
+    "p05": ("parallel/test_placement.py", "test_every_slot_holds_the_expert_that_sends_rows_there"),
     "m10": ("engine/test_reproducible.py", "test_any_mix_of_exact_features_gives_the_bits_of_lone_runs"),
 }
 
@@ -53,12 +61,7 @@ class Waits(Struct, frozen=True):
     refused_by: str
 
 
-BALANCER = Waits(
-    "an expert balancer (EPLB): weights, scales and biases of an expert that moves",
-    "test_an_expert_balancer_is_refused_by_name",
-)
 ROUTER = Waits("a router", "test_a_router_is_refused_by_name")
-RANKS = Waits("ranks that meet and exchange (executor=distributed)", "test_ranks_that_would_meet_are_refused_by_name")
 TIERS = Waits("cache tiers: blocks on the host, on disk or in a store", "test_cache_tiers_are_refused_by_name")
 TRANSFER = Waits(
     "prefill and decode apart (deploy=disaggregated): blocks that travel between them",
@@ -66,15 +69,9 @@ TRANSFER = Waits(
 )
 SERVER = Waits("a server (task=serve)", "test_what_needs_a_server_or_two_roles_is_not_run")
 WAITING = {
-    "p04": BALANCER,
-    "p06": Waits(
-        "attention data parallelism at run time: the padded batch of an idle rank", "test_ranks_are_planned_and_not_run"
-    ),
-    "p07": ROUTER,
     "p08": ROUTER,
     "p09": ROUTER,
     "p10": ROUTER,
-    "p11": Waits("expert dispatch on devices", "test_ranks_are_planned_and_not_run"),
     "k06": TIERS,
     "k07": TIERS,
     "k08": TRANSFER,
@@ -85,12 +82,8 @@ WAITING = {
     "k13": TIERS,
     "m02": SERVER,  # the body of an error, over HTTP; in this process an error is an exception or a text
     "n05": Waits("a second backend of the experts on a device", "test_a_second_backend_of_a_device_is_planned_only"),
-    "f12": RANKS,
-    "f13": RANKS,  # ranks that compare the digests of their plans; `deepinfer rank` does so for a plan in a file
-    "f14": RANKS,
 }
 WAITING_PARTS = {  # cases with a test of what there is → what else they are about
-    "p05": "an expert balancer: which expert a redundant slot holds",
     "n02": "kernels that are built for a chip, which say at start for which",
     "n03": "kernels other than the reference, whose tests of invariance are in tests/ops",
     "g02": "a server: a 400 before the request is scheduled",

@@ -1,7 +1,7 @@
 """What users of such engines have reported about layouts, P01 to P11, and three of kernels that a plan can answer.
 
-What a plan can say is tested here. The rest of a case waits for the feature that it is about (`WAITING` in
-test_every_case.py), which is refused by name until then.
+What a plan can say is tested here, what ranks do where they are (`ELSEWHERE` in test_every_case.py). What is about a router
+waits for one (`WAITING`), which is refused by name until then.
 """
 
 import re
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from msgspec import structs
 
 from deepinfer.arch.config import V41Config
 from deepinfer.arch.tensors import tensor_table
@@ -90,16 +91,18 @@ def scale_columns(config: V41Config) -> int:
     return int(shapes["scale"][1])
 
 
-@pytest.mark.parametrize("key", ["parallel.eplb", "eplb"])
-def test_an_expert_balancer_is_refused_by_name(key: str) -> None:
-    """P04 waits for one."""
-    with pytest.raises(Refused, match=rf"{re.escape(key)}=.*\n.*this version has none of it"):
-        load(f"{key}=round_robin")
+@pytest.mark.parametrize("key", ["parallel.eplb", "eplb", "enable_eplb"])
+def test_p04_a_balancer_is_an_option(key: str, deepinfer: Run) -> None:
+    """What moves when experts do: tests/parallel/test_rebalance.py."""
+    with pytest.raises(Refused, match="balancer=eplb"):
+        load(f"{key}=true")
+    done = deepinfer("plan", "model=v41_tiny", "parallel=ep2", "balancer=eplb", "format=json")
+    assert done.code == 0 and '"balancer"' in done.out
 
 
 @pytest.mark.parametrize("key", ["serving.router", "router"])
 def test_a_router_is_refused_by_name(key: str) -> None:
-    """P07 to P10 wait for one."""
+    """P08 to P10 wait for one."""
     with pytest.raises(Refused, match=rf"{re.escape(key)}=.*\n.*this version has none of it"):
         load(f"{key}=round_robin")
 
@@ -112,10 +115,14 @@ def test_p05_no_slot_twice_on_a_rank(redundant: int) -> None:
     assert slots == list(range(plan.model.config.n_routed_experts + redundant))
 
 
-def test_ranks_are_planned_and_not_run(deepinfer: Run) -> None:
-    """P06 (idle ranks) and P11 (skewed exchanges) wait for ranks; a run with several is refused by name, not started half."""
-    done = deepinfer("model=v41_tiny", "parallel=ep2", "prompt=x")
-    assert done.code != 0 and "this version has no code to run it" in done.err and "parallel" in done.err
+@pytest.mark.parametrize(("cores", "warned"), [(1, True), (3, True), (4, False)])
+def test_p02_more_ranks_than_cores_are_a_warning(cores: int, warned: bool) -> None:
+    """Nothing is in their way: they take turns, and the plan says so."""
+    spec = load("model=v41_tiny", "hardware=cpu", "parallel=ep4")
+    facts = probe(spec)
+    plan = resolve(spec, structs.replace(facts, machine=structs.replace(facts.machine, cores=cores)))
+    turns = f"4 ranks take turns on {cores} core{'s' * (cores > 1)}: the same answers, later; parallel=single"
+    assert (turns in plan.warnings) == warned
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from torch import Tensor
 from deepinfer.arch.config import V41Config
 from deepinfer.arch.tensors import TensorSpec
 from deepinfer.formats.scales import E8M0_BIAS
-from deepinfer.model.checkpoint.storage import TORCH_DTYPES, dequantise, master_shape, scale_name, storage_of
+from deepinfer.model.checkpoint.storage import (
+    TORCH_DTYPES,
+    Rows,
+    dequantise,
+    master_shape,
+    part_of,
+    scale_name,
+    storage_of,
+)
 from deepinfer.model.checkpoint.weights import weight_specs
 
 POOL_SIZE = 1_048_573  # prime: no row length divides it, so the rows of a matrix differ
@@ -47,15 +55,16 @@ def dummy_weights(
     config: V41Config,
     names: Collection[str] | None = None,
     *,
+    rows: Rows | None = None,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """The numbers of `dummy_stored`: what `load_weights` would give had they been written and read."""
+    """The numbers of `dummy_stored`: what `load_weights` would give had they been written and read. `rows` as there."""
     pools = Pools(seed, device)
     weights = {}
     for spec in weight_specs(config, names):
-        stored = pools.stored(spec)
+        stored = pools.stored(spec, None if rows is None else rows.get(spec.name))
         weights[spec.name] = dequantise(spec, stored[spec.name], stored.get(scale_name(spec.name)), dtype)
     return weights
 
@@ -71,21 +80,23 @@ class Pools:
         self.fp8 = (numbers * _FP8_CODE_STD).to(torch.float8_e4m3fn).view(torch.uint8).to(device)
         self.fp4 = torch.randint(0, 256, (POOL_SIZE,), generator=generator, dtype=torch.uint8).to(device)
 
-    def stored(self, spec: TensorSpec) -> dict[str, Tensor]:
-        """The stored tensors of one weight by name, its scale included where it has one."""
+    def stored(self, spec: TensorSpec, rows: tuple[int, int] | None = None) -> dict[str, Tensor]:
+        """The stored tensors of one weight by name, its scale included where it has one; of some of its rows, or of all."""
+        spec, first = part_of(spec, rows), rows[0] * math.prod(spec.shape[1:]) if rows else 0
         storage, (mean, std) = storage_of(spec), _moments(spec)
         if storage == "plain":
-            numbers = self._cut(self.numbers, spec) if std else self.numbers.new_zeros(spec.shape)
+            numbers = self._cut(self.numbers, spec, first) if std else self.numbers.new_zeros(spec.shape)
             return {spec.name: (numbers * std + mean).to(TORCH_DTYPES[spec.dtype])}
         pool, code_std = (self.fp4, _FP4_CODE_STD) if storage == "fp4" else (self.fp8, _FP8_CODE_STD)
-        weight = self._cut(pool, spec).view(TORCH_DTYPES[spec.dtype])
+        weight = self._cut(pool, spec, first).view(TORCH_DTYPES[spec.dtype])
         byte = round(math.log2(std / code_std)) + E8M0_BIAS
         scale = torch.full(_scale_shape(spec), byte, dtype=torch.uint8, device=weight.device)
         return {spec.name: weight, scale_name(spec.name): scale.view(torch.float8_e8m0fnu)}
 
-    def _cut(self, pool: Tensor, spec: TensorSpec) -> Tensor:
+    def _cut(self, pool: Tensor, spec: TensorSpec, skipped: int) -> Tensor:
+        """The numbers behind the first `skipped` of a weight."""
         digest = hashlib.blake2b(f"{self.seed}/{spec.name}".encode(), digest_size=8).digest()
-        start, count = int.from_bytes(digest, "little") % POOL_SIZE, math.prod(spec.shape)
+        start, count = (int.from_bytes(digest, "little") + skipped) % POOL_SIZE, math.prod(spec.shape)
         out = pool.new_empty(count)
         first = min(count, POOL_SIZE - start)
         out[:first] = pool[start : start + first]

@@ -32,9 +32,9 @@ class StoredTensor:
 
 
 class Read(Protocol):
-    """Reads one tensor by its released name, as stored, possibly a view of the mapped file."""
+    """Reads one tensor by its released name, as stored, possibly a view of the mapped file; of a half-open range of rows."""
 
-    def __call__(self, name: str) -> Tensor: ...
+    def __call__(self, name: str, rows: tuple[int, int] | None = None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,12 @@ class Checkpoint:
         with ExitStack() as shards:
             opened: dict[str, Any] = {}
 
-            def read(name: str) -> Tensor:
+            def read(name: str, rows: tuple[int, int] | None = None) -> Tensor:
                 tensor = self.stored[name]
                 if tensor.file not in opened:
                     opened[tensor.file] = shards.enter_context(safe_open(self.path / tensor.file, framework="pt"))
-                return opened[tensor.file].get_tensor(tensor.name)
+                shard = opened[tensor.file]
+                return shard.get_tensor(tensor.name) if rows is None else shard.get_slice(tensor.name)[slice(*rows)]
 
             yield read
 

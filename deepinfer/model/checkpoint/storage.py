@@ -1,9 +1,10 @@
 """How each tensor of the table is stored, and the way there and back: quantise a float master, dequantise what was read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from deepinfer.arch.tensors import TensorSpec
@@ -17,6 +18,7 @@ from deepinfer.formats import (
 )
 
 Storage = Literal["plain", "fp8_blocks", "fp8_rows", "fp4"]
+Rows = Mapping[str, tuple[int, int]]  # weight → the half-open range of its rows that is wanted, where not all are
 TORCH_DTYPES = {
     "BF16": torch.bfloat16,
     "F32": torch.float32,
@@ -43,6 +45,15 @@ def storage_of(spec: TensorSpec) -> Storage:
     if spec.dtype == "F8_E4M3":
         return "fp8_rows" if spec.name.endswith("engram.embed.weight") else "fp8_blocks"
     return "plain"
+
+
+def part_of(spec: TensorSpec, rows: tuple[int, int] | None) -> TensorSpec:
+    """The weight of these rows alone, whose scales go by row too; None: of all."""
+    if rows is None:
+        return spec
+    first, end = rows
+    assert storage_of(spec) != "fp8_blocks" and 0 <= first <= end <= spec.shape[0], f"rows {rows} of {spec.name}"
+    return structs.replace(spec, shape=(end - first, *spec.shape[1:]))
 
 
 def is_scale(spec: TensorSpec) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 from deepinfer.arch.config import V41Config
 from deepinfer.arch.tensors import Group, TensorSpec, tensor_table
 from deepinfer.model.checkpoint.reader import Checkpoint
-from deepinfer.model.checkpoint.storage import dequantise, is_scale, scale_name, storage_of
+from deepinfer.model.checkpoint.storage import Rows, dequantise, is_scale, part_of, scale_name, storage_of
 from deepinfer.model.checkpoint.verify import verify
 
 TEXT_GROUPS: tuple[Group, ...] = ("embed", "head", "dense", "experts", "engram", "draft")
@@ -33,25 +33,28 @@ def load_weights(
     checkpoint: Checkpoint,
     names: Collection[str] | None = None,
     *,
+    rows: Rows | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> dict[str, Tensor]:
     """Dequantised weights by released name; scales are folded in and do not appear.
 
-    `names` limits the work to a rank's part, and only the shards that hold it need to exist. Tensors stored as F32 stay
-    float32 under dtype bfloat16. Tensors are read in file order, one at a time: the peak is the result plus one tensor.
+    `names` and `rows` limit the work to a rank's part, and only the shards that hold it need to exist. Tensors stored as F32
+    stay float32 under dtype bfloat16. Tensors are read in file order, one at a time: the peak is the result plus one tensor.
     Raises CheckpointErrors (everything that is wrong with the part asked for) and ValueError for unknown names.
     """
     specs = weight_specs(checkpoint.config, names)
     verify(checkpoint, [spec.name for spec in specs])
-    total, done = sum(spec.nbytes for spec in specs), 0
+    wanted = rows or {}
+    total, done = sum(part_of(spec, wanted.get(spec.name)).nbytes for spec in specs), 0
     loaded: dict[str, Tensor] = {}
     with checkpoint.reading() as read:
         for spec in sorted(specs, key=lambda spec: checkpoint.stored[spec.name].file):
-            scale = None if storage_of(spec) == "plain" else read(scale_name(spec.name)).to(device)
-            loaded[spec.name] = dequantise(spec, read(spec.name).to(device), scale, dtype)
-            done += spec.nbytes
+            span = wanted.get(spec.name)
+            scale = None if storage_of(spec) == "plain" else read(scale_name(spec.name), span).to(device)
+            loaded[spec.name] = dequantise(spec, read(spec.name, span).to(device), scale, dtype)
+            done += part_of(spec, span).nbytes
             if progress is not None:
                 progress(done, total)
     return {spec.name: loaded[spec.name] for spec in specs}

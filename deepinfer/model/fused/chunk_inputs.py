@@ -22,10 +22,14 @@ LINES = ("positions", "pair_positions", "sequence", "slot", "floor", "upper_floo
 
 @dataclass(frozen=True)
 class ChunkSize:
-    """What a step with chunks is made for: rows, those of decoding sequences among them, and columns of block tables."""
+    """What a step with chunks is made for: rows, those of decoding sequences among them, and columns of block tables.
+
+    `shared` as for `StepSize`.
+    """
 
     rows: int
     blocks: int
+    shared: int = 0
 
 
 def line_names(layout: CacheLayout) -> tuple[str, ...]:

@@ -18,8 +18,9 @@ from deepinfer.model.fused.chunk_inputs import ChunkSender, ChunkSize
 from deepinfer.model.fused.chunk_plan import ChunkPlan, chunk_input, passes_whole, plan_chunks
 from deepinfer.model.fused.decode_inputs import PlanSender
 from deepinfer.model.fused.decode_plan import DecodePlanner
-from deepinfer.model.fused.decode_sizes import LEAST_BLOCKS, size_of
+from deepinfer.model.fused.decode_sizes import LEAST_BLOCKS, shared_size
 from deepinfer.model.fused.decode_step import DecodeRows
+from deepinfer.model.fused.dispatch import fits_graph
 from deepinfer.model.fused.memory_errors import is_out_of_memory
 from deepinfer.model.fused.mixed_rows import MixedRowMaker
 from deepinfer.model.fused.model import FusedModel
@@ -45,8 +46,8 @@ class ChunkStep:
     """`step(plan)` for plans that it `takes`; `row_sizes` (rising): to which numbers rows are padded.
 
     The cache's last slot is the padding slot, and it has spare states for the largest size. At most `verify_length` drafts of a
-    sequence are checked (None: all). `features`, `observe`: as for `DecodeStep`; `observe` is told of rings' rows and of spare
-    rows alike. With `graphs` (CUDA only) every size becomes a graph, in memory of `pool`.
+    sequence are checked (None: all). `features`, `observe`, `shared`: as for `DecodeStep`; `observe` is told of rings' rows and
+    of spare rows alike. With `graphs` (CUDA only) every size becomes a graph, in memory of `pool`.
     """
 
     def __init__(
@@ -85,19 +86,19 @@ class ChunkStep:
     def num_graphs(self) -> int:
         return 0 if self._graphs is None else len(self._graphs)
 
-    def takes(self, plan: StepPlan) -> bool:
+    def takes(self, plan: StepPlan, shared: int = 0) -> bool:
         """Whether the step finds room. The first of a size is captured, which takes a while and waits; a size that there is no
         memory for is left alone from then on."""
         rows = self._bound(plan)
         if rows > self.row_sizes[-1] or (self.model.compact and not passes_whole(plan)):
             return False
-        return self.capture(rows, plan.block_tables.shape[1])
+        return self.capture(rows, plan.block_tables.shape[1], shared)
 
     @torch.inference_mode()
-    def capture(self, num_rows: int, num_blocks: int) -> bool:
+    def capture(self, num_rows: int, num_blocks: int, shared: int = 0) -> bool:
         """Capture the graph of such steps ahead of the first one; False where memory does not suffice."""
-        size = self.size(num_rows, num_blocks)
-        if self._graphs is None or self._graphs.has(size):
+        size = self.size(num_rows, num_blocks, shared)
+        if self._graphs is None or self._graphs.has(size) or not fits_graph(self.model.dispatch, shared):
             return True
         if size in self._refused:
             return False
@@ -111,10 +112,10 @@ class ChunkStep:
         return size not in self._refused
 
     @torch.inference_mode()
-    def __call__(self, plan: StepPlan) -> Tensor:
+    def __call__(self, plan: StepPlan, shared: int = 0) -> Tensor:
         """Launch the step; nothing waits for it. Hidden states [T, D] before the last norm, in a buffer of the largest size:
         decoding sequences' rows, then the chunks', in the plan's order; valid until the next step."""
-        size, step = self.size(self._bound(plan), plan.block_tables.shape[1]), chunk_input(plan)
+        size, step = self.size(self._bound(plan), plan.block_tables.shape[1], shared), chunk_input(plan)
         self.model.rows.check_positions(step)
         chunks = plan_chunks(step, self.model.config, self.model.layout, self.cache)
         of_chunk = plan.snapshots[:, 0] >= plan.num_decode
@@ -122,7 +123,7 @@ class ChunkStep:
         save_states(self.cache, plan.slots, plan.snapshots[of_chunk])  # as the chunk's rows find them
         self.sequences.put_chunks(step.state_slots, plan.chunk_starts, plan.chunk_rows, plan.chunk_tokens)
         self._send(plan, chunks, size)
-        if self._graphs is None:
+        if self._graphs is None or not fits_graph(self.model.dispatch, shared):
             self._launch(size)
             self.stats.direct += 1
         else:
@@ -131,12 +132,13 @@ class ChunkStep:
         save_states(self.cache, plan.slots, plan.snapshots[~of_chunk])
         return self._hidden_TD
 
-    def size(self, num_rows: int, num_blocks: int) -> ChunkSize:
+    def size(self, num_rows: int, num_blocks: int, shared: int = 0) -> ChunkSize:
         """What a step of so many rows and columns of block tables is padded to."""
         blocks = LEAST_BLOCKS
         while blocks < num_blocks:
             blocks *= MORE_BLOCKS
-        return ChunkSize(size_of(num_rows, self.row_sizes), min(blocks, self.max_blocks))
+        rows, shared = shared_size(num_rows, self.row_sizes, shared)
+        return ChunkSize(rows, min(blocks, self.max_blocks), shared)
 
     def close(self) -> None:
         """End all graphs, once the device is through with them."""
@@ -160,6 +162,9 @@ class ChunkStep:
         """Everything behind the copies."""
         made = self._rows(size)
         features_TF = self._empty(size.rows, self._num_features) if self._num_features else None
+        if self.model.dispatch is not None:
+            live_1 = made.numbers.row_starts_S1[-1:] + self._chunks.count()
+            self.model.dispatch.begin(size.shared or size.rows, live_1)
         hidden_TD = self._hidden_TD[: size.rows]
         hidden_TD.copy_(self.model.run_rows(made.rows, made.rows, self.cache, features_TF))
         if self._observe is not None:

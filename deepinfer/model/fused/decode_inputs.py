@@ -44,12 +44,16 @@ class PinnedTurns:
 
 @dataclass(frozen=True)
 class StepSize:
-    """What a decode step is made for; `drafts`: whether any are checked. One graph for each."""
+    """What a decode step is made for; `drafts`: whether any are checked. One graph for each.
+
+    `shared`: where ranks share experts, the most rows that any of them has, or 0 where they are no more than `rows`.
+    """
 
     rows: int
     sequences: int
     blocks: int
     drafts: bool
+    shared: int = 0
 
 
 class PlanSender:

@@ -1,7 +1,7 @@
 """For which numbers of rows a step is made: a few sizes, so that one graph serves many steps."""
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -46,6 +46,17 @@ def size_of(count: int, sizes: Sequence[int]) -> int:
     """The smallest of the rising `sizes` that has room for `count`."""
     assert sizes and count <= sizes[-1], f"{count} do not fit the largest size, {sizes[-1] if sizes else 0}"
     return sizes[bisect_left(sizes, count)]
+
+
+def shared_size(count: int, sizes: Sequence[int], shared: int) -> tuple[int, int]:
+    """What `count` rows are padded to where ranks agreed that none has more than `shared`, padded; and `shared`, 0 if the same.
+
+    The largest size that is not more, so that there are hardly more graphs than for a rank alone, whose `shared` is 0.
+    """
+    least = size_of(count, sizes)
+    assert not shared or shared >= least, f"ranks agreed on {shared} rows, this one has {least}"
+    rows = max(least, sizes[bisect_right(sizes, shared) - 1]) if shared else least
+    return rows, shared if shared > rows else 0
 
 
 def power_of_two(count: int) -> int:

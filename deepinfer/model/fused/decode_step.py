@@ -17,7 +17,8 @@ from deepinfer.interfaces import StepPlan
 from deepinfer.model.cache_storage import ModelCache
 from deepinfer.model.fused.decode_inputs import PlanSender, StepSize
 from deepinfer.model.fused.decode_plan import DecodePlanner
-from deepinfer.model.fused.decode_sizes import LEAST_BLOCKS, default_sizes, power_of_two, size_of
+from deepinfer.model.fused.decode_sizes import LEAST_BLOCKS, default_sizes, power_of_two, shared_size
+from deepinfer.model.fused.dispatch import fits_graph
 from deepinfer.model.fused.model import FusedModel
 from deepinfer.model.fused.row_plan import near_rows
 from deepinfer.model.fused.sequences import DeviceSequences
@@ -50,6 +51,8 @@ class DecodeStep:
     are checked (None: all). `features`: whether to return the draft module's inputs. `observe` gets the rows behind the
     layers, for launches of its own that are part of the step. `row_sizes`: to which numbers rows are padded, the default are
     fine steps; sequences and tables are padded to powers of two. With `graphs` (CUDA only) every size becomes a graph.
+    `shared`: the most rows, padded, that any rank has in the step, where ranks share experts. This rank's are padded
+    to about as many, so that there are hardly more graphs than with one rank; experts alone have room for the rest.
     """
 
     def __init__(
@@ -83,37 +86,38 @@ class DecodeStep:
         self.stats = GraphStats() if self._graphs is None else self._graphs.stats
 
     @torch.inference_mode()
-    def __call__(self, plan: StepPlan) -> DecodeRows:
+    def __call__(self, plan: StepPlan, shared: int = 0) -> DecodeRows:
         """Launch the step; nothing waits for it."""
         bound = self._bound(plan)
-        size = self.size(len(plan.slots), plan.num_drafts, plan.block_tables.shape[1])
-        if self._graphs is not None:
-            self._graphs.capture(size)
+        size = self.size(len(plan.slots), plan.num_drafts, plan.block_tables.shape[1], shared)
+        graphs = self._graphs if fits_graph(self.model.dispatch, shared) else None
+        if graphs is not None:
+            graphs.capture(size)
         restore_states(self.cache, plan.restores)
         self._sender.send(plan, size)
-        if self._graphs is None:
+        if graphs is None:
             self._launch(size)
             self.stats.direct += 1
         else:
-            self._graphs.replay(size)
+            graphs.replay(size)
         save_states(self.cache, plan.slots, plan.snapshots)
         return replace(self._results[size], num_rows_bound=bound)
 
-    def size(self, num_sequences: int, num_drafts: int, num_blocks: int) -> StepSize:
+    def size(self, num_sequences: int, num_drafts: int, num_blocks: int, shared: int = 0) -> StepSize:
         """What a step of so many sequences, drafts to check and columns of block tables is padded to."""
         drafts = min(num_drafts, num_sequences * self.verify_length)
         sequences = min(power_of_two(num_sequences), self.sequences.num_slots)  # they cost next to nothing, graphs do
-        rows = size_of(num_sequences + drafts, self.row_sizes)
+        rows, shared = shared_size(num_sequences + drafts, self.row_sizes, shared)
         assert num_blocks <= self.max_blocks, (
             f"{num_blocks} columns of block tables, sequences have {self.max_blocks} at most"
         )
         blocks = min(max(LEAST_BLOCKS, power_of_two(num_blocks)), self.max_blocks)
-        return StepSize(rows, sequences, blocks, drafts > 0)
+        return StepSize(rows, sequences, blocks, drafts > 0, shared)
 
     @torch.inference_mode()
-    def capture(self, num_sequences: int, num_drafts: int, num_blocks: int) -> None:
+    def capture(self, num_sequences: int, num_drafts: int, num_blocks: int, shared: int = 0) -> None:
         """Capture the graph of such steps ahead of the first one. No sequence's state is touched."""
-        size = self.size(num_sequences, num_drafts, num_blocks)
+        size = self.size(num_sequences, num_drafts, num_blocks, shared)
         if self._graphs is not None:
             self._graphs.capture(size)
 
@@ -139,6 +143,8 @@ class DecodeStep:
     def _launch(self, size: StepSize) -> None:
         """Everything behind the copy of the plan. What it leaves in `_results` stays where it is for every step of the size."""
         numbers, rows = self._planner(self._sender.numbers_X, size)
+        if self.model.dispatch is not None:
+            self.model.dispatch.begin(size.shared or size.rows, numbers.row_starts_S1[-1:])
         out_TD, features_TF = self._room(size.rows)
         hidden_TD = self.model.run_rows(rows, rows, self.cache, features_TF)
         hidden_TD = hidden_TD if out_TD is None else out_TD.copy_(hidden_TD)

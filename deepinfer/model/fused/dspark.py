@@ -16,6 +16,7 @@ from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config
 from deepinfer.formats.scales import working_dtype
 from deepinfer.model.fused import glue
+from deepinfer.model.fused.dispatch import FusedDispatch
 from deepinfer.model.fused.dspark_layer import FusedDraftLayer
 from deepinfer.model.fused.dspark_rows import BlockRowMaker
 from deepinfer.model.fused.model import FusedModel
@@ -37,17 +38,24 @@ class FusedDSpark:
     """The `mtp.*` part of a checkpoint with quantised activations and packed keys. Embedding, head and device are `model`'s.
 
     `stored`, `ops` and dtypes as for `FusedModel`; `layout` is that of the caches whose rings it is given, with a ring for
-    every draft layer.
+    every draft layer. `dispatch` as for `FusedModel`: it begins before every `block`, `block_of` or `serve`.
     """
 
     def __init__(
-        self, config: V41Config, stored: Mapping[str, Tensor], ops: DeviceOps, model: FusedModel, *, layout: CacheLayout
+        self,
+        config: V41Config,
+        stored: Mapping[str, Tensor],
+        ops: DeviceOps,
+        model: FusedModel,
+        *,
+        layout: CacheLayout,
+        dispatch: FusedDispatch | None = None,
     ) -> None:
         layers = config.num_nextn_predict_layers
         assert layout.num_window_layers == config.num_hidden_layers + layers, "the caches have a ring per draft layer"
         assert layout.numerics == "full", "the caches must be laid out for this model"
         self.config, self.ops, self.layout, self.device = config, ops, layout, model.device
-        self.wide_dtype = working_dtype(model.dtype)
+        self.wide_dtype, self.dispatch = working_dtype(model.dtype), dispatch
         source = StoredSource(stored, ops, model.device, model.dtype)
         last = f"mtp.{layers - 1}."
         self.embed_VD, self.head_VD = model.embed_VD, model.head_VD
@@ -57,7 +65,7 @@ class FusedDSpark:
         self.markov_embed_VR = source.plain(last + "markov_head.embed.weight")
         self.markov_head_VR = source.plain(last + "markov_head.head.weight")
         self.confidence_X = source.plain(last + "confidence_head.proj.weight").view(-1)
-        self.layers = [FusedDraftLayer(config, ops, source, number) for number in range(layers)]
+        self.layers = [FusedDraftLayer(config, ops, source, number, dispatch) for number in range(layers)]
         ropes_P2F = model.rows.ropes_P2F[False]
         behind = len(ropes_P2F), config.dspark_block_size  # a block may reach behind the last position of a sequence
         frequencies = inverse_frequencies(config, compressed=False)
@@ -97,6 +105,12 @@ class FusedDSpark:
         return Block(
             *(part_TD.unflatten(0, (-1, c.dspark_block_size)) for part_TD in (last.collapsed_TD, last.normed_TD))
         )
+
+    @torch.inference_mode()
+    def serve(self) -> None:
+        """This rank's part in a round of others, where it drafts for nobody. Launches only."""
+        for layer in self.layers:
+            layer.experts.serve()
 
     def shape(self, pad: int) -> DraftShape:
         """What rounds are made for, of sequences with `pad` columns before their first token."""

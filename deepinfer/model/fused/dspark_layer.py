@@ -8,6 +8,7 @@ from torch import Tensor
 from deepinfer.arch.config import V41Config
 from deepinfer.model.fused import glue
 from deepinfer.model.fused.attention import project_out
+from deepinfer.model.fused.dispatch import FusedDispatch
 from deepinfer.model.fused.dspark_rows import BlockRows
 from deepinfer.model.fused.stored_weights import StoredSource, fused_attention, fused_experts, fused_site
 from deepinfer.model.fused.sublayers import FusedExperts
@@ -18,13 +19,21 @@ from deepinfer.ops.hyper_border import Border, Coefficients
 class FusedDraftLayer:
     """Layer `number` of the draft module."""
 
-    def __init__(self, config: V41Config, ops: DeviceOps, source: StoredSource, number: int) -> None:
-        prefix = f"mtp.{number}."
+    def __init__(
+        self,
+        config: V41Config,
+        ops: DeviceOps,
+        source: StoredSource,
+        number: int,
+        dispatch: FusedDispatch | None = None,
+    ) -> None:
+        prefix, layer = f"mtp.{number}.", config.num_hidden_layers + number
         self.config, self.ops = config, ops
         self.attn_site, self.ffn_site = fused_site(source, prefix, "attn"), fused_site(source, prefix, "ffn")
-        self.weights = fused_attention(source, config, prefix, config.num_hidden_layers + number)
-        experts = fused_experts(source, prefix, config.dspark_n_routed_experts, config.dspark_num_experts_per_tok)
-        self.experts = FusedExperts(config, ops, experts)
+        self.weights = fused_attention(source, config, prefix, layer)
+        held = range(config.dspark_n_routed_experts) if dispatch is None else dispatch.experts_of(layer)
+        experts = fused_experts(source, prefix, held, config.dspark_num_experts_per_tok)
+        self.experts = FusedExperts(config, ops, experts, layer, dispatch)
 
     def __call__(
         self, x_TND: Tensor, out_TD: Tensor | None, ended: Coefficients, rows: BlockRows, ring: Tensor

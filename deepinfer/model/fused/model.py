@@ -20,6 +20,7 @@ from deepinfer.interfaces import StepInput
 from deepinfer.model.cache_storage import ModelCache
 from deepinfer.model.fused import glue
 from deepinfer.model.fused.attention import FusedAttention
+from deepinfer.model.fused.dispatch import FusedDispatch
 from deepinfer.model.fused.indexer import FusedIndexer
 from deepinfer.model.fused.step_rows import FusedRows, RowMaker
 from deepinfer.model.fused.stored_weights import (
@@ -51,7 +52,8 @@ class FusedModel:
 
     Kernels take bfloat16; the twins "float32" and "float64" too. `stored` are tensors by released name as a checkpoint stores
     them, scales included. `max_positions`: how long a sequence may grow, the config's limit by default. The rest, and what
-    rows and `compact` mean, as for `V41Model`.
+    rows and `compact` mean, as for `V41Model`. `dispatch` reaches experts of other ranks, which `stored` need not have; its
+    `begin` comes before every `forward`, `run_rows` or `serve`, one of which each of these ranks runs when the others do.
     """
 
     numerics: Numerics = "full"
@@ -67,8 +69,10 @@ class FusedModel:
         token_classes: np.ndarray | None = None,
         compact: bool = False,
         max_positions: int | None = None,
+        dispatch: FusedDispatch | None = None,
     ) -> None:
         self.config, self.ops, self.layout, self.compact = config, ops, layout, compact
+        self.dispatch = dispatch
         self.device = torch.device(device)
         check_compact(config, compact)
         assert layout.numerics == "full", "the caches must be laid out for this model"
@@ -77,7 +81,7 @@ class FusedModel:
         source = StoredSource(stored, ops, self.device, self.dtype)
         self.embed_VD, self.head_VD = source.plain("embed.weight"), source.plain("head.weight")
         self.norm_D = source.plain("norm.weight")
-        self.layers = [_layer(source, config, ops, layer) for layer in range(config.num_hidden_layers)]
+        self.layers = [_layer(source, config, ops, layer, dispatch) for layer in range(config.num_hidden_layers)]
         positions = config.max_position_embeddings if max_positions is None else max_positions
         frequencies = {kind: inverse_frequencies(config, compressed=kind) for kind in (False, True)}
         ropes = {kind: rope_table(f, positions, source.wide_dtype).to(self.device) for kind, f in frequencies.items()}
@@ -100,6 +104,12 @@ class FusedModel:
         """`forward`, and the draft module's inputs [T, F]: stream means at the inputs of its target layers."""
         features_TF = self.embed_VD.new_empty(len(step.positions), self.num_features)
         return self._run(step, cache, features_TF), features_TF
+
+    @torch.inference_mode()
+    def serve(self) -> None:
+        """This rank's part in a step of others, where it has no rows of its own. Launches only."""
+        for layer in self.layers:
+            layer.experts.serve()
 
     @torch.inference_mode()
     def logits(self, hidden_RD: Tensor) -> Tensor:
@@ -146,6 +156,7 @@ class FusedModel:
         """The streams, output and coefficients with which the layer's second site ends."""
         assert begun.coefficients is not None
         if not rows.num_rows:
+            layer.experts.serve()
             return begun.x_TND, begun.normed_TD, begun.coefficients
         out_TD = layer.attention(begun.normed_TD, begun.quantised_TD, rows, cache, indexer)
         begun = self._border(begun.x_TND, out_TD, begun.coefficients, layer.ffn_site)
@@ -174,14 +185,17 @@ class FusedModel:
         return self.ops.hyper_border(x_TND, out_TD, ended, None, None, *glue.border_constants(self.config)).x_TND
 
 
-def _layer(source: StoredSource, config: V41Config, ops: DeviceOps, layer: int) -> FusedLayer:
+def _layer(
+    source: StoredSource, config: V41Config, ops: DeviceOps, layer: int, dispatch: FusedDispatch | None
+) -> FusedLayer:
     prefix = f"layers.{layer}."
     tables = [table for table in engram_tables(config) if table.layer == layer]
-    experts = fused_experts(source, prefix, config.n_routed_experts, config.num_experts_per_tok)
+    held = range(config.n_routed_experts) if dispatch is None else dispatch.experts_of(layer)
+    experts = fused_experts(source, prefix, held, config.num_experts_per_tok)
     return FusedLayer(
         engram=FusedEngram(config, ops, fused_engram(source, config, prefix, tables[0])) if tables else None,
         attn_site=fused_site(source, prefix, "attn"),
         attention=FusedAttention(config, ops, fused_attention(source, config, prefix, layer), layer),
         ffn_site=fused_site(source, prefix, "ffn"),
-        experts=FusedExperts(config, ops, experts),
+        experts=FusedExperts(config, ops, experts, layer, dispatch),
     )

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from deepinfer.model.fused.memory_errors import is_out_of_memory
+from deepinfer.model.fused.rehearsal import rehearsal
 
 Size = TypeVar("Size", bound=Hashable)
 LITTLE_BYTES = 4 << 30  # free memory of the device below which it is made before a capture
@@ -80,7 +81,8 @@ class StepGraphs(Generic[Size]):
         if size in self._graphs or size in self._direct:
             return
         self._stand_in(size)
-        self._run(size)  # compiles kernels and makes their workspaces, neither of which a capture can hold
+        with rehearsal():
+            self._run(size)  # compiles kernels and makes their workspaces, neither of which a capture can hold
         try:
             run = partial(self._run, size)
             self._graphs[size] = captured(run, self._device, self.pool.handle, f"{self._what} of {size}")

@@ -3,7 +3,7 @@
 Legend: D hidden · K head dim · N outputs · E experts · N streams of [N, D] · R, A rows of a table · G scales of a row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,6 +80,8 @@ class FusedAttentionWeights:
 
 @dataclass(frozen=True)
 class FusedExpertWeights:
+    """`w13` and `w2` are of the `num_experts` that are here; the router chooses among all."""
+
     gate_ED: Tensor
     bias_E: Tensor
     shared_w13: object
@@ -131,9 +133,10 @@ def fused_attention(source: StoredSource, config: V41Config, prefix: str, layer:
     )
 
 
-def fused_experts(source: StoredSource, prefix: str, num_experts: int, chosen: int) -> FusedExpertWeights:
+def fused_experts(source: StoredSource, prefix: str, held: Sequence[int], chosen: int) -> FusedExpertWeights:
+    """`held`: the routed experts that are here, in the order of their slots."""
     ffn = prefix + "ffn."
-    experts = [f"{ffn}experts.{e}." for e in range(num_experts)]
+    experts = [f"{ffn}experts.{e}." for e in held]
     return FusedExpertWeights(
         gate_ED=source.plain(ffn + "gate.weight"),
         bias_E=source.wide(ffn + "gate.bias"),
@@ -141,7 +144,7 @@ def fused_experts(source: StoredSource, prefix: str, num_experts: int, chosen: i
         shared_w2=source.fp8(ffn + "shared_experts.w2.weight"),
         w13=source.ops.prepare_experts_up(source.experts(experts, "w1.weight", "w3.weight")),
         w2=source.ops.prepare_experts(source.experts(experts, "w2.weight")),
-        num_experts=num_experts,
+        num_experts=len(held),
         chosen=chosen,
     )
 

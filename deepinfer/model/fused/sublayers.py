@@ -7,26 +7,55 @@ from torch import Tensor
 
 from deepinfer.arch.config import V41Config
 from deepinfer.model.fused.beside import beside
+from deepinfer.model.fused.dispatch import FusedDispatch
 from deepinfer.model.fused.stored_weights import FusedEngramWeights, FusedExpertWeights
 from deepinfer.ops.device import DeviceOps
 from deepinfer.ops.expert_permutation import Permutation
 
 
 class FusedExperts:
-    """Router, routed experts and, beside them where rows are few, the shared expert."""
+    """Router, routed experts and, beside them where rows are few, the shared expert.
 
-    def __init__(self, config: V41Config, ops: DeviceOps, weights: FusedExpertWeights) -> None:
+    `layer` counts the trunk's, then the draft module's; `dispatch` None: all experts are here.
+    """
+
+    def __init__(
+        self,
+        config: V41Config,
+        ops: DeviceOps,
+        weights: FusedExpertWeights,
+        layer: int = 0,
+        dispatch: FusedDispatch | None = None,
+    ) -> None:
         self.config, self.ops, self.weights = config, ops, weights
         self.logits_dtype = weights.bias_E.dtype
+        self.elsewhere = None if dispatch is None else dispatch.layer(layer, weights, self.routed)
 
     def __call__(self, normed_TD: Tensor, quantised_TD: Tensor) -> Tensor:
         """[T, D] of the site's input, as it is and on the FP8 grid."""
+        if self.elsewhere is not None:
+            return self._spread(normed_TD, quantised_TD)
         with beside(quantised_TD) as branch:
             shared_TD = self.shared(quantised_TD)
         pairs = self.route(normed_TD)
         parts_PD = self.routed(quantised_TD, pairs)
         branch.join()
         return self.ops.combine(parts_PD, pairs.places_TX, shared_TD)
+
+    def serve(self) -> None:
+        """This layer's part in others' steps, where this rank has no rows."""
+        if self.elsewhere is not None:
+            self.elsewhere.serve()
+
+    def _spread(self, normed_TD: Tensor, quantised_TD: Tensor) -> Tensor:
+        """The shared expert runs while rows travel and, where they are few, beside what becomes of them."""
+        assert self.elsewhere is not None
+        finish = self.elsewhere.start(quantised_TD, *self.choose(normed_TD))
+        with beside(quantised_TD) as branch:
+            shared_TD = self.shared(quantised_TD)
+        parts = finish()
+        branch.join()
+        return self.ops.combine(parts.parts_PD, parts.places_TY, shared_TD)
 
     def shared(self, quantised_TD: Tensor) -> Tensor:
         """The shared expert's rows [T, D]."""

@@ -17,7 +17,7 @@ TORCHRUN = ("PET_", "TORCHELASTIC_")  # its options as variables, and what it te
 # https://www.gnu.org/software/bash/manual/html_node/Bash-Variables.html
 BASH = ("UID", "EUID", "PPID", "SHELLOPTS", "GROUPS", "IFS", "ENV", "POSIXLY_CORRECT")
 SCRIPTS = {  # launcher → what its files call so: names, and beginnings of names
-    "local": ((*BASH, "folder", "started", "process", "code"), ("BASH", *TORCHRUN)),
+    "local": ((*BASH, "folder", "started", "process", "code", "ranks", "rank", "tenths"), ("BASH", *TORCHRUN)),
     "torchrun": ((*BASH, "folder", "master_addr"), ("BASH", *TORCHRUN)),
     "slurm": ((*BASH, "plan", "hosts"), ("BASH", "SLURM_", "SBATCH_", "SRUN_")),
     "ray": ((), TORCHRUN),

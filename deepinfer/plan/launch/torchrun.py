@@ -48,9 +48,20 @@ def _script(job: Job, world: World, node: int) -> str:
             'folder="$(cd "$(dirname "$0")/.." && pwd)"',
             f"master_addr={_address(job, world, node)}",
             launcher.setup or "",
+            _told(job, world, node),
             f"exec {command(words)}",
         ],
     )
+
+
+def _told(job: Job, world: World, node: int) -> str:
+    """A line that says whom this node waits for and where, since torchrun does not, however long one of them stays away."""
+    if world.num_nodes == 1:
+        return ""
+    interface = job.env(world).get("GLOO_SOCKET_IFNAME", "")
+    via = f" by interface {interface}" if interface else ""
+    text = f"deepinfer: node {node} of {world.num_nodes} of {world.name} meets the others at $master_addr:{job.port(world)}"
+    return f'echo "{text}"{shlex.quote(f"{via}; torchrun waits 10 minutes for them")} >&2'
 
 
 def _address(job: Job, world: World, node: int) -> str:

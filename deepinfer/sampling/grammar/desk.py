@@ -26,7 +26,7 @@ MAX_CACHED_BYTES = 512 * 2**20
 
 class GrammarDesk:
     """Shapes: K drafts · W = ceil(V / 32) words of a mask. Used from the engine's thread, but for
-    `lookahead` and `forced`, which the executor's thread calls between `masks` and the `advance` that follows.
+    `lookahead` and `forced` and their `_of`, which the executor's thread calls between `masks` and the `advance` that follows.
 
     A request is `start`ed, told by `ready` once its grammar is compiled, then `attach`ed to the slot it runs in and
     `detach`ed when it has left for good. Its state is the committed tokens: a preempted request that keeps its slot goes on
@@ -155,6 +155,14 @@ class GrammarDesk:
         """Tokens that must follow the committed and these tokens: proposals, each legal after those before it."""
         session = self._sessions.get(slot)
         return [] if session is None else session.forced(tokens)
+
+    def lookahead_of(self, slots: Sequence[int], tokens: Sequence[list[int]]) -> list[np.ndarray | None]:
+        """`lookahead` of many slots."""
+        return [self.lookahead(slot, some) for slot, some in zip(slots, tokens)]
+
+    def forced_of(self, slots: Sequence[int], newest: Sequence[list[int]]) -> list[list[int] | None]:
+        """`forced` of many slots; None for those without a grammar."""
+        return [self.forced(slot, some) if self.has(slot) else None for slot, some in zip(slots, newest)]
 
     def close(self) -> None:
         """Forget everything; compilations under way end by themselves."""

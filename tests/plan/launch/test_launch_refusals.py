@@ -95,7 +95,9 @@ def test_local_is_one_machine(launch_of: Launch) -> None:
         launch_of(*TWO_NODES, "launcher=local")
     assert caught.value.exit_code == ExitCode.PLAN
     _, rendered = launch_of("hardware=cpu", "parallel=ep2", "launcher=local")  # ranks on CPUs share a machine
-    assert "--nproc-per-node=2" in rendered.files["run.sh"]
+    assert rendered.files["run.sh"].endswith("\nworld all 0 29500 2 2\n")
+    with pytest.raises(Refused, match="2 ranks stand on 2 nodes"):
+        launch_of("hardware=cpu", "parallel=ep2", "hardware.node_devices=1", "launcher=local")
 
 
 def test_hosts_of_the_site(launch_of: Launch) -> None:

@@ -1,14 +1,18 @@
 """The files really run, with programs in place of Slurm, Ray and Python that write down what they are asked for."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
 from deepinfer.plan.launch.job import Rendered
 from deepinfer.plan.types import Plan
@@ -34,6 +38,7 @@ def init(address): print("init", address)
 def get(value): return value
 def wait(values, num_returns=1, timeout=None): return values[:num_returns], values[num_returns:]
 def cluster_resources(): return {}
+def cancel(task): print("cancelled")
 
 class ObjectRef: pass
 
@@ -108,7 +113,63 @@ def test_local_runs_every_world_and_tells_of_the_worst(launch_of: Launch, execut
     code, told, _ = execute(rendered, "bash", "run.sh", CODE="4")
     assert code == 4
     assert {word for word in told if word.startswith("role=")} == {"role=prefill", "role=decode"}
-    assert "--master-port=29501" in told and "--nproc-per-node=2" in told
+    assert {line for line in told if line.startswith("RANK=")} == {
+        "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 A= 127.0.0.1",
+        "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 A= 127.0.0.1",
+        "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 A= 127.0.0.1",
+    }
+
+
+STAND_IN = """#!/bin/bash
+# a rank: rank 2 does what it is told, the others wait to be ended
+echo "$MASTER_PORT $RANK" >> "$LOG"
+until [ "$(grep -c . "$LOG")" -ge 4 ]; do sleep 0.05; done
+trap 'echo "told $RANK" >> "$LOG"; exit 0' TERM
+if [ "$RANK" = 2 ]; then eval "$LAST"; fi
+[ -n "$ALL" ] && exit 0
+for _ in {1..600}; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "says"),
+    [("exit 7", 7, ""), ("kill -9 $$", 137, "rank 2 of all-0 was ended by signal 9"), ("ALL=1", 0, "")],
+)
+def test_local_ends_a_world_with_its_first_bad_rank(
+    launch_of: Launch, execute: Any, programs: Path, last: str, code: int, says: str
+) -> None:
+    """Its code is the script's. The others, which say nothing of their own here, are told to end."""
+    (programs / "python").write_text(STAND_IN)
+    _, rendered = launch_of("model=v41_tiny", "parallel=ep4", "launcher=local", "launcher.python=python")
+    script = rendered.files["run.sh"].replace("tenths < 50", "tenths < 2")
+    rendered = structs.replace(rendered, files=rendered.files | {"run.sh": script})
+    ended, told, err = execute(rendered, "bash", "run.sh", LAST=last, ALL="1" if last == "ALL=1" else "")
+    assert ended == code and says in err and "Killed" not in err
+    assert sorted(told)[:4] == [f"29500 {rank}" for rank in range(4)]
+    assert sorted(told)[4:] == ([] if code == 0 else ["told 0", "told 1", "told 3"])
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_to_the_local_script_ends_its_ranks(
+    launch_of: Launch, programs: Path, tmp_path: Path, sent: signal.Signals, code: int
+) -> None:
+    (programs / "python").write_text(STAND_IN)
+    _, rendered = launch_of("model=v41_tiny", "parallel=ep4", "launcher=local", "launcher.python=python")
+    (tmp_path / "run.sh").write_text(rendered.files["run.sh"])
+    log = tmp_path / "log"
+    env = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "LOG": str(log), "LAST": "", "ALL": ""}
+    script = subprocess.Popen(["bash", tmp_path / "run.sh"], env=env, start_new_session=True)
+    try:
+        deadline_s = time.monotonic() + 20
+        while time.monotonic() < deadline_s and not (log.exists() and len(log.read_text().splitlines()) == 4):
+            time.sleep(0.05)
+        time.sleep(0.3)  # until the ranks have their traps
+        os.killpg(script.pid, sent) if sent == signal.SIGINT else script.send_signal(sent)
+        assert script.wait(20) == code
+        assert sorted(log.read_text().splitlines())[4:] == [f"told {rank}" for rank in range(4)]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(script.pid, signal.SIGKILL)
 
 
 def test_slurm(launch_of: Launch, execute: Any, tmp_path: Path) -> None:
@@ -159,7 +220,7 @@ def test_ray(launch_of: Launch, execute: Any, tmp_path: Path, code: int) -> None
     (package / "util" / "placement_group.py").write_text(group)
     (package / "util" / "scheduling_strategies.py").write_text(strategy)
     ended, told, out = execute(rendered, sys.executable, "start.py", PYTHONPATH=str(package.parent), CODE=str(code))
-    assert ended == code, out
+    assert ended == code and ("cancelled" in out) == bool(code), out
     bundle = "{'CPU': 8, 'GPU': 8}"
     assert f"STRICT_SPREAD [{bundle}, {bundle}]" in out and plan.rank_digest in out
     assert "task 1 [('max_retries', 0), ('num_cpus', 8), ('num_gpus', 8), ('resources', {})]" in out

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from small_models import FIXTURES, Engine, SmallModel, k6_model
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config
@@ -27,6 +28,7 @@ from deepinfer.ops.linear import linear
 from deepinfer.ops.swiglu_quantise import swiglu_quantise
 
 SNAPSHOTS = 4
+WAITING = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::is_nonzero", "aten::equal"}
 
 
 @dataclass
@@ -124,16 +126,19 @@ def wide_model(ops: DeviceOps, device: str = "cuda", *, backtrack: int = 6, comp
 
 
 def row_by_row() -> DeviceOps:
-    """The twins, with products of experts whose rows do not depend on how many there are: as kernels have them."""
+    """The twins, with products of experts whose rows do not depend on how many there are: as kernels have them.
+
+    Rows of no expert are NaN.
+    """
 
     def product(x_TK: Tensor, rows_P: Tensor | None, starts_E1: Tensor, weight: Fp4Experts) -> Tensor:
         x_PK = x_TK if rows_P is None else x_TK[rows_P.long()]
         wide = torch.promote_types(x_TK.dtype, torch.float32)
-        parts = [
-            linear(x_PK[starts_E1[e] : starts_E1[e + 1]].to(wide), weight.dequantised(e, wide))
-            for e in range(len(starts_E1) - 1)
-        ]
-        return torch.cat(parts).to(x_TK.dtype)
+        out_PN = x_TK.new_full((len(x_PK), weight.codes_ENB.shape[1]), torch.nan)
+        for expert, (first, end) in enumerate(pairwise(starts_E1.tolist())):
+            if first < end:
+                out_PN[first:end] = linear(x_PK[first:end].to(wide), weight.dequantised(expert, wide)).to(x_TK.dtype)
+        return out_PN
 
     def up(x: Tensor, rows: Tensor, starts: Tensor, weights: Tensor, w13: Fp4Experts, limit: float) -> Tensor:
         return swiglu_quantise(product(x, rows, starts, w13), weights, limit)
@@ -153,3 +158,13 @@ def watched(ops: DeviceOps, note: Callable[[str, tuple[Any, ...]], None]) -> Dev
         return call
 
     return replace(ops, **{name: watch(name, getattr(ops, name)) for name in NAMES})
+
+
+class NoWaiting(TorchDispatchMode):
+    """Fails where the model, outside of its operations, has torch look at numbers to know what to do."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.name() not in WAITING, f"{func.name()} waits for the device"
+        indices = args[1] if func.name() in ("aten::index.Tensor", "aten::index_put_") else ()
+        assert not any(x is not None and x.dtype == torch.bool for x in indices), "a mask is counted on the host"
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,159 @@
+"""From a plan of several ranks to a running world on this machine, and to the driver that hands it requests."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from deepinfer.config.errors import ExitCode, Problem, Refused
+from deepinfer.engine.build import EngineGraph, build_graph, limits_of, sampler_of, tokenizer_of
+from deepinfer.engine.build_grammar import build_grammar, why_no_grammar
+from deepinfer.engine.build_seat import memory_of
+from deepinfer.engine.grammar_line import GrammarLine
+from deepinfer.engine.unbuilt import is_simulated, refuse_unbuilt
+from deepinfer.engine.world.children import ChildOrders, Children
+from deepinfer.engine.world.fleet import Fleet
+from deepinfer.engine.world.lines import Lines
+from deepinfer.engine.world.rank_main import settings_of, shape_of
+from deepinfer.engine.world.world import World, WorldLost
+from deepinfer.parallel.channel import Listener
+from deepinfer.parallel.rendezvous import RanksApart, judge, open_store
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+    from deepinfer.engine.limits import EngineLimits
+    from deepinfer.interfaces import SamplingParams
+    from deepinfer.plan.types import Plan, RankPlan
+    from deepinfer.sampling.tokenizer import BpeTokenizer
+
+HERE = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetGraph:
+    """The driver of a world. Its engine is used like `EngineGraph.engine`."""
+
+    plan: Plan
+    limits: EngineLimits  # of each of its engines
+    num_engines: int
+    tokenizer: BpeTokenizer | None
+    engine: Fleet
+    warm_up_s: float
+    notices: tuple[str, ...] = ()
+
+
+def build_engine(plan: Plan) -> EngineGraph | FleetGraph:
+    """The engine of a plan: in this process where it has one rank, or is simulated; else in processes of its own."""
+    if plan.layout.num_ranks == 1 or is_simulated(plan):
+        return build_graph(plan)
+    return build_fleet(plan, plan.layout.ranks)
+
+
+def build_fleet(plan: Plan, ranks: Sequence[RankPlan], start: Callable[[], World] | None = None) -> FleetGraph:
+    """Start `ranks`, which are one replica of a role, as processes of this machine and wait until all are ready; or take the
+    world that `start` gives, whose ranks somebody else started. Raises Refused with what keeps them from working."""
+    refuse_unbuilt(plan)
+    settings, shape, tokenizer = settings_of(plan), shape_of(plan, ranks[0].role), tokenizer_of(plan)
+    leaders = [number for number, rank in enumerate(ranks) if rank.context == 0]
+    memories = [memory_of(plan, ranks[leader]) for leader in leaders]
+    limits = limits_of(plan, min(memories, key=lambda memory: memory.num_blocks))
+    desk, sampler = build_grammar(plan, tokenizer), sampler_of(structs.replace(limits, max_num_seqs=1), tokenizer)
+    grammars = GrammarLine(desk, why_no_grammar(plan))
+
+    def prepare(params: SamplingParams) -> None:
+        grammars.prepare(params)
+        sampler.prepare(params)
+
+    try:
+        engine = Fleet(
+            start or partial(start_world, plan, ranks),
+            limits,
+            leaders=leaders,
+            in_step=shape.in_step,
+            restarts=int(settings["max_restarts"]) if start is None and settings["on_rank_loss"] == "requeue" else 0,
+            prepare=prepare,
+            on_close=grammars.close,
+        )
+    except WorldLost as lost:
+        grammars.close()
+        asked = f"parallel: {len(ranks)} ranks"
+        raise Refused(lost.problems or [Problem(asked=asked, found=str(lost), code=ExitCode.OTHER)]) from lost
+    return FleetGraph(
+        plan=plan,
+        limits=limits,
+        num_engines=len(leaders),
+        tokenizer=tokenizer,
+        engine=engine,
+        warm_up_s=engine.world.warm_up_s,
+    )
+
+
+def start_world(plan: Plan, ranks: Sequence[RankPlan]) -> World:
+    """All ranks as children of this process, ready for requests. Raises WorldLost; nothing is left running then."""
+    settings, secret = settings_of(plan), secrets.token_bytes(32)
+    listener = Listener(HERE, secret)
+    lines = Lines(
+        listener=listener,
+        size=len(ranks),
+        heartbeat_s=float(settings["heartbeat_s"]),
+        silence_s=float(settings["silence_s"]),
+    )
+    meeting = socket.create_server((HERE, 0))
+    port = meeting.getsockname()[1]
+    store = open_store(HERE, port, float(settings["join_timeout_s"]), host_it=True, listen_fd=meeting.detach())
+    written = plan.to_json()
+    orders = [
+        ChildOrders(
+            plan=written,
+            number=number,
+            rank=rank.rank,
+            address=HERE,
+            store_port=port,
+            line_port=listener.port,
+            secret=secret,
+        )
+        for number, rank in enumerate(ranks)
+    ]
+    world = World(lines, Children(orders))
+    lines.open()
+    return gathered(world, store, plan, ranks, where=f"{HERE}:{port}")
+
+
+def gathered(world: World, store: Store, plan: Plan, ranks: Sequence[RankPlan], *, where: str) -> World:
+    """The world once all its ranks are there, alike, and ready. Raises WorldLost; the world is closed then."""
+    shared = {
+        "version": sys.modules["deepinfer"].__version__,
+        "rank_digest": plan.rank_digest,
+        "numerics_digest": plan.numerics_digest,
+    }
+    timeout_s = float(settings_of(plan)["join_timeout_s"])
+    world.keeps.append(store)
+
+    def place(number: int) -> str:
+        return f"device {ranks[number].device} of node {ranks[number].node}"
+
+    try:
+        judge(store, len(ranks), timeout_s, expected=shared, where=where, places=place, check=partial(world.next, 0.0))
+        world.wait_ready()
+    except RanksApart as error:
+        world.close()
+        asked, fix = f"parallel: {len(ranks)} ranks", f"executor.join_timeout_s={2 * timeout_s:g}"
+        problems = [
+            Problem(asked=asked, found=fault.found, fix=fix, code=ExitCode.NETWORK)
+            if fault.missing
+            else Problem(asked=asked, found=fault.found, why="all ranks run one plan", code=ExitCode.PLAN)
+            for fault in error.faults
+        ]
+        raise WorldLost(str(error), problems) from error
+    except BaseException:
+        world.close(0.0)
+        raise
+    return world

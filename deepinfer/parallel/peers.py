@@ -1,0 +1,114 @@
+"""What the ranks of one group say to each other: a handful of collectives, the same over gloo, NCCL and HCCL.
+
+All ranks of a group make the same calls in the same order. Only bytes of tensors travel; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Into one tensor: into a list, a backend may copy once more. Its older name is deprecated where the newer is known.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+Pending = Callable[[], "Tensor"]  # waits for a collective that runs beside its caller, and gives its result
+
+
+class PeerLost(RuntimeError):
+    """A collective failed: a rank of the group ended, hangs, or cannot be reached."""
+
+
+class Peers(Protocol):
+    """One rank's view of its group. Results are new tensors."""
+
+    rank: int  # of the group, not of the world
+    size: int
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """[size, *x.shape]: everybody's x; all have one shape and dtype."""
+
+    def begin_all_gather(self, x: Tensor) -> Pending:
+        """`all_gather` that runs beside its caller. Nothing waits on the host where the group is a device's."""
+
+    def all_to_all(self, x: Tensor) -> Tensor:
+        """x [size, …]: x[i] goes to rank i. Returns the same shape: what each rank sent here."""
+
+    def exchange(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Pending:
+        """rows [sum(send), R], sorted by destination: the first send[0] go to rank 0, and so on. Begins, and returns
+        [sum(receive), R] by source once it is called. Lengths may be 0; R and the dtype are everybody's."""
+
+    def broadcast(self, x: Tensor, source: int) -> Tensor:
+        """`source`'s x everywhere; all have its shape and dtype."""
+
+    def send(self, x: Tensor, to: int) -> None:
+        """Give x to rank `to`, which calls `receive`. Returns when x may be changed."""
+
+    def receive(self, like: Tensor, source: int) -> Tensor:
+        """What `source` sends, in the shape and dtype of `like`."""
+
+
+class TorchPeers:
+    """Peers over a process group of torch.distributed. Raises PeerLost out of every call that fails."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group, self.rank, self.size = group, dist.get_rank(group), dist.get_world_size(group)
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        out = x.new_empty((self.size, *x.shape))
+        _done(lambda: dist.all_gather(list(out.unbind(0)), x.contiguous(), group=self.group))
+        return out
+
+    def begin_all_gather(self, x: Tensor) -> Pending:
+        out, x = x.new_empty((self.size, *x.shape)), x.contiguous()
+        work = _done(lambda: _gather(out.flatten(0, 1), x, group=self.group, async_op=True))
+
+        def wait() -> Tensor:
+            _done(work.wait)
+            return out
+
+        return wait
+
+    def all_to_all(self, x: Tensor) -> Tensor:
+        assert len(x) == self.size, "one row for each rank"
+        out = torch.empty_like(x)
+        _done(lambda: dist.all_to_all_single(out, x.contiguous(), group=self.group))
+        return out
+
+    def exchange(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Pending:
+        assert len(rows) == sum(send) and len(send) == len(receive) == self.size, "rows of each rank"
+        out, rows = rows.new_empty(sum(receive), *rows.shape[1:]), rows.contiguous()
+        counts = list(receive), list(send)
+        work = _done(lambda: dist.all_to_all_single(out, rows, *counts, group=self.group, async_op=True))
+
+        def wait() -> Tensor:
+            _done(work.wait)
+            return out
+
+        return wait
+
+    def broadcast(self, x: Tensor, source: int) -> Tensor:
+        out = x.clone(memory_format=torch.contiguous_format)
+        _done(lambda: dist.broadcast(out, group_src=source, group=self.group))
+        return out
+
+    def send(self, x: Tensor, to: int) -> None:
+        _done(lambda: dist.send(x.contiguous(), group_dst=to, group=self.group))
+
+    def receive(self, like: Tensor, source: int) -> Tensor:
+        out = torch.empty_like(like, memory_format=torch.contiguous_format)
+        _done(lambda: dist.recv(out, group_src=source, group=self.group))
+        return out
+
+
+def _done(call: Callable[[], object]):  # type: ignore[no-untyped-def]
+    """What a collective returns; torch tells all of its faults as RuntimeError."""
+    try:
+        return call()
+    except RuntimeError as error:
+        raise PeerLost(str(error).splitlines()[0]) from error
