@@ -61,7 +61,7 @@ class LLM:
         except PlanErrors as error:
             raise PlanErrors(of_a_run(error.problems, spec, facts, overrides)) from error
         libraries = missing_libraries(plan, facts.machine)
-        refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts))
+        refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts), overrides)
         refuse_bad_grammar(plan)
         self._open(plan)
         self.asked = asked_sampling(overrides)
@@ -133,7 +133,8 @@ class LLM:
     @property
     def keeps_prefixes(self) -> bool:
         """Whether blocks of ended requests serve later ones (cache=prefix)."""
-        return self.engine.stats().prefix is not None
+        with self._turns.lock:
+            return self.engine.stats().prefix is not None
 
     def take_notices(self) -> list[str]:
         """What the user should know of how the engine was built and runs, each sentence once."""

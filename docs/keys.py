@@ -23,6 +23,7 @@ TAKES = {
     "Share": "0 … 1",
     "Penalty": "number",
     "Seconds": "time",
+    "Interval": "time",
     "Bytes": "size",
     "BytesOrNone": "size",
     "Text": "text",

@@ -34,6 +34,8 @@ from deepinfer.plan.resolve import resolve
 from deepinfer.plan.types import PlanErrors
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from deepinfer.config.argv import Invocation
     from deepinfer.config.specs import Spec
     from deepinfer.plan.cost.types import Figure
@@ -59,7 +61,7 @@ def run(spec: Spec, invocation: Invocation) -> int:
     except PlanErrors as error:
         raise Refused(of_a_run(error.problems, spec, facts, invocation.overrides)) from error
     libraries = missing_libraries(plan, facts.machine)
-    refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts))
+    refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts), invocation.overrides)
     if is_simulated(plan):
         raise Refused([_simulation(spec, plan)])
     refuse_bad_grammar(plan)
@@ -78,14 +80,19 @@ def run(spec: Spec, invocation: Invocation) -> int:
     result = _described(plan, spec.task, workload, notes, invocation) | measured
     result["headline"] = msgspec.to_builtins(headline(result))
     result["estimates"] = msgspec.to_builtins(estimates(spec, workload, facts, measured["max_concurrency"]))
+    _tell(result, folder, as_json=invocation.format == "json")
+    return ExitCode.OTHER if result["failed"] else ExitCode.OK
+
+
+def _tell(result: dict[str, Any], folder: Path | None, *, as_json: bool) -> None:
+    """A line more in the file of a folder, the result on stdout, and what went wrong on stderr."""
     if folder is not None:
         with naming(folder / FILE), (folder / FILE).open("ab") as file:
             file.write(msgspec.json.encode(result) + b"\n")
     text = msgspec.json.encode(result).decode()
-    print(printable_json(text) if invocation.format == "json" else report(result))
+    print(printable_json(text) if as_json else report(result))
     for line in dict.fromkeys([*result["notices"], *result["errors"]]):
         print(f"deepinfer: {line}", file=sys.stderr)
-    return ExitCode.OTHER if result["failed"] else ExitCode.OK
 
 
 def fitted(spec: Spec, facts: Facts, choices: dict[str, str]) -> tuple[Plan, SteadyWorkload, list[str]]:

@@ -7,15 +7,17 @@ from typing import Any
 import msgspec
 
 from deepinfer.cli.doctor_kernels import OPTIONS, kernel_findings
+from deepinfer.cli.doctor_ranks import rank_findings
 from deepinfer.cli.streams import printable_json
 from deepinfer.config.argv import Invocation
 from deepinfer.config.errors import ExitCode, Problem, Refused
-from deepinfer.config.facts import chip_sheets
+from deepinfer.config.facts import chip_sheets, probe
 from deepinfer.config.libraries import Library
 from deepinfer.config.machine import Machine
 from deepinfer.config.probes import MachineFacts, probe_machine
 from deepinfer.config.specs import Spec
 from deepinfer.plan.prerequisites import Finding, Target, libraries, targets
+from deepinfer.plan.resolve import resolve
 
 Row = tuple[str, ...]
 GAP = "  "
@@ -32,27 +34,38 @@ def run(spec: Spec, invocation: Invocation) -> int:
     if only != "auto" and all(sheet["kind"] == "virtual" for sheet in _sheets(only).values()):
         why = "a chip that exists nowhere asks nothing of a machine" if only == "virtual" else ""
         raise Refused([Problem(asked=f"doctor hardware={only}", found="no target to look at", why=why, fix="doctor")])
-    print_report(report_json(only=only) if invocation.format == "json" else None, only=only)
+    ranks = _ranks(spec, invocation) if spec.parallel.num_ranks > 1 else []
+    print_report(report_json(only=only, ranks=ranks) if invocation.format == "json" else None, only=only, ranks=ranks)
     return ExitCode.OK
 
 
-def print_report(json: str | None = None, machine: Machine | None = None, only: str = "auto") -> None:
+def _ranks(spec: Spec, invocation: Invocation) -> list[Finding]:
+    """What the layout that was asked for would find here. Raises Refused where it cannot be planned."""
+    facts = probe(spec)
+    return rank_findings(resolve(spec, facts, invocation.choices), facts.machine)
+
+
+def print_report(
+    json: str | None = None, machine: Machine | None = None, only: str = "auto", ranks: Sequence[Finding] = ()
+) -> None:
     """The report as text: rich tables on a terminal, plain columns elsewhere; or `json`, as it is.
 
-    `only` names the one hardware target to tell of, with the libraries of its ops; "auto" tells of all.
+    `only` names the one hardware target to tell of, with the libraries of its ops; "auto" tells of all. `ranks` are findings
+    of `rank_findings`.
     """
     if json is not None:
         print(printable_json(json))
         return
-    for title, columns, rows in tables(machine, only):
+    for title, columns, rows in tables(machine, only, ranks):
         if sys.stdout.isatty():
             _rich_table(title, columns, rows)
         else:
             print("\n".join(_plain_table(title, rows)), end="\n\n")
 
 
-def report_json(machine: Machine | None = None, only: str = "auto") -> str:
-    """Everything as JSON: machine, targets and kernels (option → findings), libraries (distribution → finding)."""
+def report_json(machine: Machine | None = None, only: str = "auto", ranks: Sequence[Finding] = ()) -> str:
+    """Everything as JSON: machine, targets and kernels (option → findings), libraries (distribution → finding), and of a
+    layout of several ranks, what they would find."""
     facts = probe_machine(machine)
     report = {
         "machine": facts,
@@ -60,15 +73,20 @@ def report_json(machine: Machine | None = None, only: str = "auto") -> str:
         "kernels": kernel_findings(facts, _backends(only)),
         "libraries": {library.name: finding for library, finding in libraries(facts)},
     }
+    if ranks:
+        report["ranks"] = ranks
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
-def tables(machine: Machine | None = None, only: str = "auto") -> list[tuple[str, Row, list[Row]]]:
+def tables(
+    machine: Machine | None = None, only: str = "auto", ranks: Sequence[Finding] = ()
+) -> list[tuple[str, Row, list[Row]]]:
     """Title, column names and rows of each table of the report; libraries only where it is not about one target."""
     facts = probe_machine(machine)
     found = targets(_sheets(only), facts)
     report = [
         ("this machine", ("what", "found"), _machine_rows(facts)),
+        ("several ranks here", ("what", "state", "needs", "found", "to get it"), _rank_rows(ranks)),
         ("hardware targets", ("target", "state", "name", "lacks"), [_target_row(target) for target in found]),
         ("what targets lack", ("what", "needs", "found", "for", "to get it"), _lacking_rows(found)),
         ("kernels", ("kernels", "what", "state", "needs", "found", "to get it"), _kernel_rows(facts, only)),
@@ -97,6 +115,10 @@ def _kernel_rows(facts: MachineFacts, only: str) -> list[Row]:
         for option, findings in kernel_findings(facts, _backends(only)).items()
         for f in findings
     ]
+
+
+def _rank_rows(ranks: Sequence[Finding]) -> list[Row]:
+    return [(f.what, "ready" if f.met else "lacks", f.needs, f.found or "-", f.how) for f in ranks]
 
 
 def _machine_rows(facts: MachineFacts) -> list[Row]:

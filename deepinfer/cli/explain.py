@@ -113,7 +113,8 @@ def explain(key: str, spec: Spec, invocation: Invocation, settled: Settled | Non
         return [_of_part(part, scene, vary=len(found) == 1) for part in found]
     if homes := [name for name in values if name.rpartition(".")[2] == key]:  # the last name of a key is enough
         return [_of_key(name, values, scene, vary=len(homes) == 1) for name in homes]
-    raise Refused([_unknown(key, [*values, *invocation.choices, *(name for part in parts for name in _names(part))])])
+    words = [name for part in parts for name in _names(part)]
+    raise Refused([_unknown(key, [*values, *invocation.choices, *words], invocation.overrides)])
 
 
 def all_parts(plan: Plan) -> dict[str, Part]:
@@ -132,9 +133,9 @@ def parts_called(word: str, parts: dict[str, Part]) -> list[Part]:
     return []
 
 
-def _unknown(key: str, known: Sequence[str]) -> Problem:
+def _unknown(key: str, known: Sequence[str], overrides: Sequence[str]) -> Problem:
     """A word that is no key here: another engine's, or a slip."""
-    if problem := of_another_option(key):
+    if problem := of_another_option(key, overrides):
         return problem
     why, ours = explainable(key)
     close = ours or nearest(key, known)

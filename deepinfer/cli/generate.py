@@ -27,7 +27,7 @@ from deepinfer.plan.types import PlanErrors
 from deepinfer.sampling.params import asked_sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from deepinfer.api import LLM
     from deepinfer.config.argv import Invocation
@@ -52,15 +52,15 @@ def run(spec: Spec, invocation: Invocation) -> int:
         plan = resolve(spec, facts, invocation.choices)
     except PlanErrors as error:
         told = of_a_run(error.problems, spec, facts, invocation.overrides)
-        raise Refused([*told, *files, *_unbuilt_as_asked(spec)]) from error
+        raise Refused([*told, *files, *_unbuilt_as_asked(spec, invocation.overrides)]) from error
     device = device_problem(plan, missing(plan, facts), has_devices(plan, facts))
     if device:
         show(render.text(plan, invocation.overrides))
-        print(f"{device.found}: type {device.fix} to run here.", file=sys.stderr)
+        print(f"{device.found[0].upper()}{device.found[1:]}: type {device.fix} to run here.", file=sys.stderr)
         return device.code
     assert isinstance(spec.task, Generate), "this is the verb of this task"
     thinking, asked = spec.task.thinking, asked_sampling(invocation.overrides)
-    problems = [*files, *run_problems(plan, spec, missing_libraries(plan, facts.machine))]
+    problems = [*files, *run_problems(plan, spec, missing_libraries(plan, facts.machine), invocation.overrides)]
     if problems:
         raise Refused(problems)
     refuse_bad_grammar(plan)
@@ -101,11 +101,11 @@ def _prompt(invocation: Invocation) -> str | None:
     raise Refused([Problem(asked=f"prompt={invocation.prompt}", found=found, why="nothing to answer", fix=fix)])
 
 
-def _unbuilt_as_asked(spec: Spec) -> list[Problem]:
+def _unbuilt_as_asked(spec: Spec, overrides: Sequence[str]) -> list[Problem]:
     """As `unbuilt`, where there is no plan that would tell whether the run is a simulation."""
     simulated = spec.executor.kind == "simulated" or spec.hardware.kind == "virtual"
     ranks = many_ranks(spec.parallel.num_ranks, [spec.hardware.kind], "parallel=single")
-    return [*launched(spec), *([] if simulated else [*unbuilt(spec), *ranks])]
+    return [*launched(spec, overrides), *([] if simulated else [*unbuilt(spec), *ranks])]
 
 
 def answer(llm: LLM, prompt: str, *, thinking: bool) -> int:

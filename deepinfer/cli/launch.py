@@ -6,14 +6,17 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
+from deepinfer.cli.doctor_ranks import rank_findings
 from deepinfer.cli.launch_folder import write_folder
 from deepinfer.config.argv import Invocation
 from deepinfer.config.errors import ExitCode
-from deepinfer.config.facts import probe
+from deepinfer.config.facts import Facts, probe
 from deepinfer.config.paths import user_path
 from deepinfer.config.runnable import NOT_BUILT, many_ranks, unbuilt
 from deepinfer.config.specs import Spec
+from deepinfer.config.surroundings import DistributedExecutor
 from deepinfer.config.tasks import Launch
+from deepinfer.engine.one_rank import words
 from deepinfer.engine.unbuilt import is_simulated
 from deepinfer.plan.launch import render
 from deepinfer.plan.launch.job import Rendered
@@ -29,14 +32,20 @@ def run(spec: Spec, invocation: Invocation) -> int:
     """Plan, render, write; what was written and what to type next on stdout. Raises Refused for what cannot be planned,
     started by this launcher, or written into this folder."""
     assert isinstance(spec.task, Launch), "this is the verb of this task"
-    plan = resolve(spec, probe(spec), invocation.choices)
+    facts = probe(spec)
+    plan = resolve(spec, facts, invocation.choices)
     plan = structs.replace(plan, task=spec.task.run, model=_absolute(plan))
     lacks = _lacks(plan, spec)
     rendered = render(plan, spec.launcher, spec.cluster, lacks)
     if invocation.out is not None:
         write_folder(user_path(invocation.out, "out"), rendered.files)
     print("\n".join(_told(plan, rendered, invocation.out, lacks)))
-    for line in (*_will_refuse(lacks), *rendered.warnings):
+    for line in (
+        *_will_refuse(plan, lacks),
+        *_nobody_restarts(spec),
+        *_lacks_room(plan, spec, facts),
+        *rendered.warnings,
+    ):
         print(f"deepinfer: {line}", file=sys.stderr)
     return ExitCode.OK
 
@@ -89,6 +98,28 @@ def _lacks(plan: Plan, spec: Spec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(asked))
 
 
-def _will_refuse(lacks: tuple[str, ...]) -> Iterator[str]:
-    if lacks:
-        yield f"the ranks of this version will refuse to start: it has no code for {', '.join(lacks)}"
+def _will_refuse(plan: Plan, lacks: tuple[str, ...]) -> Iterator[str]:
+    if not lacks:
+        return
+    spread = any(lack.startswith("parallel:") for lack in lacks)
+    instead = f"; {words(plan, 'hardware=cpu')} task.run=generate starts ranks on CPUs" if spread else ""
+    yield f"the ranks of this version will refuse to start: it has no code for {', '.join(lacks)}{instead}"
+
+
+def _lacks_room(plan: Plan, spec: Spec, facts: Facts) -> Iterator[str]:
+    """What this machine lacks for ranks that run.sh would start on it."""
+    if spec.launcher.kind != "local" or any(role.hardware.kind != "cpu" for role in plan.layout.roles):
+        return
+    for finding in rank_findings(plan, facts.machine):
+        if not finding.met:
+            yield f"{finding.what}: the ranks need {finding.needs}, this machine has {finding.found}; {finding.how}"
+
+
+def _nobody_restarts(spec: Spec) -> Iterator[str]:
+    """Only a driver that started its ranks itself starts them again."""
+    executor = spec.executor
+    if isinstance(executor, DistributedExecutor) and executor.on_rank_loss == "requeue":
+        yield (
+            "executor.on_rank_loss=requeue does nothing under a launcher: whoever runs these files starts ranks again, and "
+            "requests end when a rank is lost; executor.on_rank_loss=fail"
+        )

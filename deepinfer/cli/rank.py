@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from deepinfer.plan.types import Plan, RankPlan
 
 WORDS = ("plan", "role", "replica")
+MOST_PORT = 65_535
 GRACE_S = 5.0  # in which the rank that speaks starts and says what is wrong
 TASKS = ("serve", "generate")  # what ranks can be told to do
 
@@ -94,6 +95,9 @@ def _variable_problems(place: Foreign) -> Iterator[Problem]:
     for name, text in place.not_numbers.items():
         why = "ranks and ports are whole numbers from 0"
         yield Problem(asked=f"{name}={text!r}", found="no whole number", why=why, fix=fix, code=ExitCode.PLAN)
+    if place.master_port is not None and not 0 < place.master_port <= MOST_PORT:
+        asked, why = f"MASTER_PORT={place.master_port}", f"ports count from 1 to {MOST_PORT}"
+        yield Problem(asked=asked, found="no port", why=why, fix=fix, code=ExitCode.PLAN)
     for name, number, of, size in (
         ("RANK", place.rank, "WORLD_SIZE", place.world_size),
         ("LOCAL_RANK", place.local_rank, "LOCAL_WORLD_SIZE", place.local_world_size),

@@ -12,9 +12,7 @@ import socket
 import sys
 import threading
 
-from deepinfer.engine.world.children import ChildOrders, read_orders
-
-GRACE_S = 5.0  # from the parent's end until this process's
+from deepinfer.engine.world.children import GRACE_S, ChildOrders, read_orders
 
 
 def main() -> int:
@@ -27,11 +25,11 @@ def main() -> int:
 
 
 def _run(orders: ChildOrders) -> int:
-    from deepinfer.engine.world.messages import Hello
-    from deepinfer.engine.world.rank_line import RankLine
-    from deepinfer.engine.world.rank_main import RankPlace, run_rank, settings_of
+    from deepinfer.engine.world.messages import Fault, Hello
+    from deepinfer.engine.world.rank_line import DriverLost, RankLine
+    from deepinfer.engine.world.rank_main import RankPlace, run_rank, settings_of, tell_end
     from deepinfer.parallel.channel import call
-    from deepinfer.parallel.rendezvous import open_store
+    from deepinfer.parallel.rendezvous import RanksApart, open_store
     from deepinfer.plan.types import Plan
 
     plan = Plan.from_json(orders.plan)
@@ -42,8 +40,13 @@ def _run(orders: ChildOrders) -> int:
     except OSError:
         return 1  # the parent has gone
     line = RankLine(channel, heartbeat_s=float(settings["heartbeat_s"]), silence_s=silence_s)
-    line.send(Hello(rank=orders.number, host=socket.gethostname(), pid=os.getpid()))
-    store = open_store(orders.address, orders.store_port, timeout_s, host_it=False)
+    try:
+        line.send(Hello(rank=orders.number, host=socket.gethostname(), pid=os.getpid()))
+        store = open_store(orders.address, orders.store_port, timeout_s, host_it=False)
+    except DriverLost:
+        return 1
+    except RanksApart as error:
+        return tell_end(line, Fault(why=str(error)))
     rank = plan.layout.ranks[orders.rank]
     return run_rank(RankPlace(plan=plan, rank=rank, number=orders.number, store=store, towards=orders.address), line)
 

@@ -27,8 +27,8 @@ from deepinfer.engine.world.rank_line import RankLine
 from deepinfer.engine.world.rank_main import RankPlace, run_rank, settings_of
 from deepinfer.engine.world.world import World
 from deepinfer.interfaces import SamplingParams
-from deepinfer.parallel.channel import Listener, call
-from deepinfer.parallel.rendezvous import RanksApart, open_store, put
+from deepinfer.parallel.channel import HERE, Listener, call
+from deepinfer.parallel.rendezvous import RanksApart, is_loopback, open_store, put
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from deepinfer.plan.types import Plan, RankPlan
 
 LINE = "line"  # key of the store: where the driver listens
-HERE = "127.0.0.1"
 MASTER_PORT = 29500  # torch's own, where nobody names one
 ENDING_S = 10.0  # for the rank of the driver's own process
 
@@ -54,8 +53,9 @@ def take_part(plan: Plan, ranks: Sequence[RankPlan], place: Foreign) -> int:
     """Be rank `place.rank` of `ranks`, which are one world. Returns the exit code; raises Refused on the rank that speaks."""
     number, timeout_s = place.rank or 0, float(settings_of(plan)["join_timeout_s"])
     address, port = place.master_addr or HERE, place.master_port or MASTER_PORT
-    later, hosts = f"executor.join_timeout_s={2 * timeout_s:g}", number == 0 and not place.agent_store
-    fix = f"launcher.master_port={port + 1}" if hosts else later  # another program may have the port
+    hosts, again = number == 0 and not place.agent_store, "launch again with"  # plan.json is sealed
+    later = f"{again} executor=distributed executor.join_timeout_s={2 * timeout_s:g}"
+    fix = f"{again} launcher.master_port={port + 1}" if hosts else later  # another program may have the port
     try:
         store = open_store(address, port, timeout_s, host_it=hosts)
         fix = later
@@ -72,20 +72,25 @@ def take_part(plan: Plan, ranks: Sequence[RankPlan], place: Foreign) -> int:
 
 def _drive(mine: RankPlace, ranks: Sequence[RankPlan], address: str, port: int) -> int:
     settings, secret = settings_of(mine.plan), secrets.token_bytes(32)
-    listener = Listener(HERE if _is_here(address) else "", secret)
+    listener = Listener(HERE if is_loopback(address) else "", secret)
     heartbeat_s, silence_s = float(settings["heartbeat_s"]), float(settings["silence_s"])
     lines = Lines(listener=listener, size=len(ranks), heartbeat_s=heartbeat_s, silence_s=silence_s)
     lines.open()
-    told = LineAddress(address=address, port=listener.port, secret=secret)
-    put(mine.store, LINE, msgspec.msgpack.encode(told))
-    beside = open_store(
-        address, port, ENDING_S, host_it=False
-    )  # one that waits keeps others out of the same connection
-    args = replace(mine, store=beside), listener.port, secret
-    own = threading.Thread(target=_work_here, args=args, name="rank-0", daemon=True)
-    own.start()
-    start = partial(gathered, World(lines), mine.store, mine.plan, ranks, where=f"{address}:{port}")
-    graph = build_fleet(mine.plan, ranks, start)
+    world = World(lines)
+    try:
+        told = LineAddress(address=address, port=listener.port, secret=secret)
+        put(mine.store, LINE, msgspec.msgpack.encode(told))
+        # a store of its own: one that waits keeps others out of the same connection
+        beside = open_store(address, port, float(settings["join_timeout_s"]), host_it=False)
+        args = replace(mine, store=beside), listener.port, secret
+        own = threading.Thread(target=_work_here, args=args, name="rank-0", daemon=True)
+        own.start()
+        graph = build_fleet(
+            mine.plan, ranks, partial(gathered, world, mine.store, mine.plan, ranks, where=f"{address}:{port}")
+        )
+    except BaseException:
+        lines.close()
+        raise
 
     from deepinfer.api import LLM
     from deepinfer.cli.generate import demo
@@ -136,8 +141,3 @@ def _line_address(store: Store, timeout_s: float) -> LineAddress:
         found = f"rank 0 did not come within {timeout_s:g} s"
         raise Refused([Problem(asked="a rank", found=found, code=ExitCode.NETWORK)]) from error
     return msgspec.msgpack.decode(store.get(LINE), type=LineAddress)
-
-
-def _is_here(address: str) -> bool:
-    """Whether an address means this machine to itself only."""
-    return address == "localhost" or address.startswith("127.") or address == "::1"

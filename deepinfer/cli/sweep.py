@@ -117,7 +117,10 @@ class _Rows:
                 print(printable_json(msgspec.json.encode(point).decode()))
         else:
             best = pareto_best(points, (GPU, USER), (1, 1))
-            print(table(points, best), file=sys.stdout if self.verb in TABLED else sys.stderr)
+            if self.verb in TABLED or any(
+                point.failed for point in points
+            ):  # answers were printed, each with its values
+                print(table(points, best), file=sys.stdout if self.verb in TABLED else sys.stderr)
             told = tell_picture(points, self.folder, self._workloads)
             if told:
                 print(f"* on the Pareto frontier of {GPU} and {USER}; {told}")
@@ -149,9 +152,12 @@ class _Rows:
             tell_failure(ended, swept, self.folder)
 
     def _print(self, point: Point) -> None:
-        """The answer of a verb whose runs have no figures."""
+        """The answer of a verb whose runs have no figures, and on stderr whose it is."""
         path = self.folder / point.printed
         if self.verb not in TABLED and path.is_file():
+            if point.swept and not point.failed:
+                swept = " ".join(f"{key}={value}" for key, value in point.swept.items())
+                print(f"deepinfer: run {point.number}: {swept}", file=sys.stderr, flush=True)
             sys.stdout.write(path.read_text("utf-8", "replace"))
             sys.stdout.flush()
 

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from deepinfer.config.leaves import Auto, Bytes, Component, Positive, Seconds, Text
 
-Port = Annotated[int, Meta(ge=1, le=65535)]
+Port = Annotated[int, Meta(ge=1, le=65535, extra={"like": 29500})]
 
 
 class Launcher(Component, frozen=True, kw_only=True):

@@ -60,6 +60,7 @@ def _candidates(value: Any, kind: Any) -> list[Any]:
         close = nearest(value, [word for word in words if isinstance(word, str)])
         found += [close] if close else []
         found += [WORDS_OF_BOOL[value.lower()]] if value.lower() in WORDS_OF_BOOL and bool in members else []
+        found += [like for member in members if (like := _example(member)) is not None]
     found += [AUTO] if AUTO in words else []
     found += sorted(words, key=lambda word: word == NONE)[:1]
     return [*found, None] if NoneType in members and not found else found
@@ -88,6 +89,13 @@ def _clamped(value: int | float, member: Any) -> list[int | float]:
     if meta.gt is not None and value <= meta.gt:
         return [] if meta.le is None else [meta.le]
     return [round(value)] if base is int else []
+
+
+def _example(member: Any) -> Any:
+    """The example of a number that its leaf type gives; None where it gives none."""
+    notes = get_args(member)[1:] if get_origin(member) is Annotated else ()
+    likes = [(note.extra or {}).get("like") for note in notes if isinstance(note, msgspec.Meta)]
+    return next((like for like in likes if _is_number(like)), None)
 
 
 def _is_number(value: Any) -> bool:

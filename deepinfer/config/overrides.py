@@ -160,6 +160,8 @@ def _no_option(override: Override, text: str, options: list[str], overrides: Seq
     close = close or other
     choice = override.get_key_element().lstrip("+")
     other_degree, degrees = as_degrees(choice, word, options, overrides)
+    if choice == "parallel" and not any(override.lstrip("+").startswith("cluster=") for override in overrides):
+        degrees = degrees.removeprefix("parallel=single ")  # which it is where no cluster says otherwise
     return Problem(
         asked=text,
         found=f"no option {word!r} in group {override.key_or_group}" if word else "no option is named",

@@ -39,6 +39,12 @@ def plan_line(overrides: Sequence[str], *changes: str) -> str:
     return " ".join(["deepinfer plan", *map(shell, words), *changes])
 
 
+def launch_line(overrides: Sequence[str], *changes: str) -> str:
+    """A launch of ranks that generate by the same words, to be typed; `changes` as for `plan_line`."""
+    line = plan_line(overrides, *changes).replace("deepinfer plan", "deepinfer launch", 1)
+    return f"{line} task.run=generate out=launched"
+
+
 def _key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 

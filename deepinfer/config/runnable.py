@@ -1,10 +1,11 @@
 """What can be planned but not yet run. A test freezes this list; it may only get shorter."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from deepinfer.config.chips import Chip
 from deepinfer.config.errors import ExitCode, Problem
+from deepinfer.config.quoting import launch_line
 from deepinfer.config.specs import Spec
 
 ARCHITECTURE = "hardware.architecture"
@@ -58,12 +59,13 @@ def _value(spec: Spec, path: str) -> object:
     return spec.hardware.architecture.value if isinstance(spec.hardware, Chip) else ""
 
 
-def launched(spec: Spec) -> list[Problem]:
-    """The refusal of a run in this process whose ranks somebody else is to start; empty where it is to run here."""
+def launched(spec: Spec, overrides: Sequence[str] = ()) -> list[Problem]:
+    """The refusal of a run in this process whose ranks somebody else is to start; empty where it is to run here.
+    `overrides` as typed."""
     if spec.launcher.kind == "local":
         return []
     asked, found = f"launcher={spec.launcher.kind}", "this command runs in this process"
-    fix = f"deepinfer launch {asked} out=DIR …"
+    fix = launch_line(overrides, *([] if asked in overrides else [asked]))
     return [Problem(asked=asked, found=found, why="the files of launch start the ranks of a plan elsewhere", fix=fix)]
 
 

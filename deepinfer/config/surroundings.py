@@ -22,9 +22,9 @@ class LocalExecutor(Executor, frozen=True, kw_only=True, tag="local"):
 class DistributedExecutor(Executor, frozen=True, kw_only=True, tag="distributed"):
     implementation = "deepinfer.engine.executor_distributed:DistributedExecutor"
     backend: Literal["auto", "gloo", "nccl", "hccl"]  # of torch.distributed
-    join_timeout_s: Seconds  # to wait for all ranks at the start
+    join_timeout_s: Interval  # to wait for all ranks at the start
     heartbeat_s: Interval  # between two signs of life of a rank
-    silence_s: Interval  # without one, after which a rank counts as lost
+    silence_s: Interval  # without one, after which a rank counts as lost; 3 times the former at least
     on_rank_loss: Literal["fail", "requeue"]  # end all requests, or start the ranks again and finish them
     max_restarts: Count  # with requeue, where this process started the ranks
 

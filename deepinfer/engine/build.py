@@ -77,6 +77,7 @@ def build_graph(
     else:
         from deepinfer.engine.build_device import device_parts
 
+        assert seat is None, "an engine on a device knows of no other ranks"
         parts = device_parts(*made, device_ops, guard=poison_freed)
     limits = structs.replace(limits, num_blocks=parts.num_blocks)
     balancer = None if seat is None else build_balancer(plan, seat, parts.dispatch)

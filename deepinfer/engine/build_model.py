@@ -61,28 +61,13 @@ def load_model(plan: Plan, folder: Path | None, groups: RankGroups | None = None
 
     from deepinfer.model.v41 import V41Model
 
-    config, numerics = plan.model.config, plan.numerics
-    part = None if groups is None else groups.part(plan)
-    names, rows = tensor_names(plan, part), None if part is None else part.rows
-    dtype = getattr(torch, numerics.dtype)
+    numerics = plan.numerics
     torch.set_num_threads(numerics.threads)
-    if plan.model.weights == "dummy":
-        from deepinfer.model.checkpoint.dummy import dummy_weights
-
-        weights = dummy_weights(config, names, rows=rows, dtype=dtype)
-        classes: np.ndarray | None = np.arange(config.vocab_size) % config.engram_compressed_vocab_size
-    else:
-        from deepinfer.model.checkpoint.reader import open_checkpoint
-        from deepinfer.model.checkpoint.weights import load_weights
-
-        assert folder is not None, "a checkpoint has a folder"
-        checkpoint = open_checkpoint(folder)
-        weights = load_weights(checkpoint, names, rows=rows, dtype=dtype)
-        classes = token_classes(checkpoint)
+    weights, classes = _weights(plan, folder, None if groups is None else groups.part(plan))
     ops = _ops(plan)
     reached = {} if groups is None else reach(plan, groups, ops)
     model = V41Model(
-        config,
+        plan.model.config,
         weights,
         ops,
         numerics=numerics.numerics,
@@ -93,6 +78,25 @@ def load_model(plan: Plan, folder: Path | None, groups: RankGroups | None = None
         **reached,
     )
     return LoadedModel(model, weights, ops, reached.get("dispatch"))
+
+
+def _weights(plan: Plan, folder: Path | None, part: RankPart | None) -> tuple[Mapping[str, Tensor], np.ndarray | None]:
+    """Weights, all or one rank's part of them, and the classes of tokens that n-gram tables are addressed by."""
+    import torch
+
+    names, rows = tensor_names(plan, part), None if part is None else part.rows
+    config, dtype = plan.model.config, getattr(torch, plan.numerics.dtype)
+    if plan.model.weights == "dummy":
+        from deepinfer.model.checkpoint.dummy import dummy_weights
+
+        classes = np.arange(config.vocab_size) % config.engram_compressed_vocab_size
+        return dummy_weights(config, names, rows=rows, dtype=dtype), classes
+    from deepinfer.model.checkpoint.reader import open_checkpoint
+    from deepinfer.model.checkpoint.weights import load_weights
+
+    assert folder is not None, "a checkpoint has a folder"
+    checkpoint = open_checkpoint(folder)
+    return load_weights(checkpoint, names, rows=rows, dtype=dtype), token_classes(checkpoint)
 
 
 def token_classes(checkpoint: Checkpoint) -> np.ndarray | None:

@@ -23,7 +23,7 @@ from deepinfer.engine.world.fleet import Fleet
 from deepinfer.engine.world.lines import Lines
 from deepinfer.engine.world.rank_main import settings_of, shape_of
 from deepinfer.engine.world.world import World, WorldLost
-from deepinfer.parallel.channel import Listener
+from deepinfer.parallel.channel import HERE, Listener
 from deepinfer.parallel.rendezvous import RanksApart, judge, open_store
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from deepinfer.interfaces import SamplingParams
     from deepinfer.plan.types import Plan, RankPlan
     from deepinfer.sampling.tokenizer import BpeTokenizer
-
-HERE = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,34 +95,40 @@ def build_fleet(plan: Plan, ranks: Sequence[RankPlan], start: Callable[[], World
 
 
 def start_world(plan: Plan, ranks: Sequence[RankPlan]) -> World:
-    """All ranks as children of this process, ready for requests. Raises WorldLost; nothing is left running then."""
+    """All ranks as children of this process, ready for requests. Raises WorldLost; nothing is left running or open then."""
     settings, secret = settings_of(plan), secrets.token_bytes(32)
     listener = Listener(HERE, secret)
-    lines = Lines(
-        listener=listener,
-        size=len(ranks),
-        heartbeat_s=float(settings["heartbeat_s"]),
-        silence_s=float(settings["silence_s"]),
-    )
-    meeting = socket.create_server((HERE, 0))
-    port = meeting.getsockname()[1]
-    store = open_store(HERE, port, float(settings["join_timeout_s"]), host_it=True, listen_fd=meeting.detach())
+    heartbeat_s, silence_s = float(settings["heartbeat_s"]), float(settings["silence_s"])
+    lines = Lines(listener=listener, size=len(ranks), heartbeat_s=heartbeat_s, silence_s=silence_s)
+    try:
+        meeting = socket.create_server((HERE, 0))
+        port = meeting.getsockname()[1]
+        store = open_store(HERE, port, float(settings["join_timeout_s"]), host_it=True, listen_fd=meeting.detach())
+        world = World(lines, Children(_orders(plan, ranks, port, listener.port, secret)))
+    except RanksApart as error:
+        lines.close()
+        raise WorldLost(str(error)) from error
+    except BaseException:
+        lines.close()
+        raise
+    lines.open()
+    return gathered(world, store, plan, ranks, where=f"{HERE}:{port}")
+
+
+def _orders(plan: Plan, ranks: Sequence[RankPlan], store_port: int, line_port: int, secret: bytes) -> list[ChildOrders]:
     written = plan.to_json()
-    orders = [
+    return [
         ChildOrders(
             plan=written,
             number=number,
             rank=rank.rank,
             address=HERE,
-            store_port=port,
-            line_port=listener.port,
+            store_port=store_port,
+            line_port=line_port,
             secret=secret,
         )
         for number, rank in enumerate(ranks)
     ]
-    world = World(lines, Children(orders))
-    lines.open()
-    return gathered(world, store, plan, ranks, where=f"{HERE}:{port}")
 
 
 def gathered(world: World, store: Store, plan: Plan, ranks: Sequence[RankPlan], *, where: str) -> World:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from deepinfer.engine import context_calls as calls
+from deepinfer.engine.shared_steps import whole_steps
 from deepinfer.parallel.peers import PeerLost
 
 if TYPE_CHECKING:
@@ -93,11 +94,13 @@ class ContextLeader:
 
     def submit(self, plan: StepPlan) -> None:
         self._tell(calls.Submit(plan))
-        self.inner.submit(plan)
+        with whole_steps():
+            self.inner.submit(plan)
 
     def run_forward(self, plan: StepPlan) -> None:
         self._tell(calls.RunForward(plan))
-        self.inner.run_forward(plan)
+        with whole_steps():
+            self.inner.run_forward(plan)
 
     def serve_forward(self) -> None:
         self._tell(calls.ServeForward())
@@ -111,8 +114,9 @@ class ContextLeader:
         """Raises RanksDiffer, here and at all followers."""
         assert self._output is None, "the step before this one was not collected"
         self._tell(calls.Sample(sample))
-        self.inner.sample(sample)
-        self._output = self.inner.collect()
+        with whole_steps():
+            self.inner.sample(sample)
+            self._output = self.inner.collect()
         self._agreement.check(self._output)
 
     def collect(self) -> StepOutput:
@@ -198,9 +202,10 @@ class SharedGrammar:
         """Whether the new sequence has a grammar is known to all."""
         (self._slots.add if call.grammar else self._slots.discard)(call.slot)
 
+    def under(self, slots: Sequence[int]) -> list[int]:
+        return [s for s, slot in enumerate(slots) if slot in self._slots] if self._slots else []
+
     def forced_of(self, slots: Sequence[int], newest: Sequence[list[int]]) -> list[list[int] | None]:
-        if not self._slots.intersection(slots):
-            return [None] * len(slots)
         return self._shared(lambda desk: desk.forced_of(slots, newest), list[list[int] | None])
 
     def lookahead_of(self, slots: Sequence[int], tokens: Sequence[list[int]]) -> list[np.ndarray | None]:

@@ -17,6 +17,9 @@ from deepinfer.interfaces import Drafter, Drafts, Verified, Verifier
 class DraftGrammar(Protocol):
     """What drafting asks of grammars: those of all sequences at a time, for the answer may come from another rank."""
 
+    def under(self, slots: Sequence[int]) -> list[int]:
+        """Which of `slots`, by their places there, may have a grammar. Known without asking another rank."""
+
     def forced_of(self, slots: Sequence[int], newest: Sequence[list[int]]) -> list[list[int] | None]:
         """Tokens that must follow the committed and these `newest` tokens of each slot; None: it has no grammar."""
 
@@ -61,11 +64,13 @@ class DraftChooser:
         self._forced: dict[int, list[int]] = {}
         if grammar is None:
             return
+        if not (under := grammar.under(slots.tolist())):
+            return  # most rounds: nothing is done for each sequence
         ends = np.cumsum(verified.counts)
-        newest = [verified.token_ids[ends[r] - verified.counts[r] : ends[r]].tolist() for r in places]
-        for s, forced in enumerate(grammar.forced_of(slots.tolist(), newest)):
+        newest = [verified.token_ids[ends[r] - verified.counts[r] : ends[r]].tolist() for r in places[under]]
+        for s, tokens, forced in zip(under, newest, grammar.forced_of(slots[under].tolist(), newest)):
             if forced is not None:
-                self._newest[s], self._forced[s] = newest[s], forced
+                self._newest[s], self._forced[s] = tokens, forced
 
     def choose(self, number: int, logits_SV: Any, *, proposed_S: np.ndarray | None = None) -> np.ndarray:
         """Draft `number` of every sequence, int64 [S]; see interfaces.Drafter. Text that a grammar forces is proposed first."""

@@ -23,7 +23,7 @@ from deepinfer.engine.events import TokenEvent
 from deepinfer.engine.grammar_line import GrammarLine
 from deepinfer.engine.limits import EngineLimits, RequestRefused
 from deepinfer.engine.prompt_progress import PromptProgress
-from deepinfer.engine.request_checks import checked_request
+from deepinfer.engine.request_checks import checked_place, checked_request
 from deepinfer.engine.scheduler import Scheduler
 from deepinfer.engine.seeds import SeedSource, sequence_key
 from deepinfer.engine.stats import EngineStats, Totals, engine_stats
@@ -85,6 +85,7 @@ class Engine:
         """
         try:
             prompt, params, length_end = checked_request(prompt_ids, params, self.limits)
+            priority, cache_salt = checked_place(priority, cache_salt)
             self.grammars.prepare(params)
             self.executor.prepare(params)
         except (RequestRefused, ParamsError):

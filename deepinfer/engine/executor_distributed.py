@@ -17,6 +17,7 @@ import numpy as np
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.device import StepClocked
 from deepinfer.engine.drafting import DraftGrammar
+from deepinfer.engine.shared_steps import whole_steps
 from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepOutput, StepPlan
 from deepinfer.parallel.meeting import Meeting, Met, Word
@@ -74,13 +75,15 @@ class DistributedExecutor:
 
     def run_forward(self, plan: StepPlan) -> None:
         met = self._meet(Word(runs=True, drafts=False, works=True))
-        self.inner.run_forward(plan)
+        with whole_steps():
+            self.inner.run_forward(plan)
         self._end(met)
 
     def submit(self, plan: StepPlan) -> None:
         met = self._meet(Word(runs=True, drafts=plan.draft, works=True))
+        with whole_steps():
+            self.inner.submit(plan)
         self._met.append(met)
-        self.inner.submit(plan)
 
     def heard(self, wake: int) -> None:
         """The newest of the driver's numbered messages that has come to this rank; any thread may say so."""
@@ -95,23 +98,26 @@ class DistributedExecutor:
         """Meet without rows of one's own, and take part in what the others run. Says what came out of the meeting."""
         assert not word.runs, "rows are submitted"
         met = self._meet(word)
-        if met.runs:
-            self.inner.serve_forward()
-        if met.drafts:
-            self.inner.serve_draft()
+        with whole_steps():
+            if met.runs:
+                self.inner.serve_forward()
+            if met.drafts:
+                self.inner.serve_draft()
         if met.runs or met.asked:
             self._end(met)
         return met
 
     def sample(self, sample: SampleInput) -> None:
         met = self._met.pop(0)
-        self.inner.sample(sample)
-        if met.drafts and not self.inner.drafted:
-            self.inner.serve_draft()
+        with whole_steps():
+            self.inner.sample(sample)
+            if met.drafts and not self.inner.drafted:
+                self.inner.serve_draft()
         self._end(met)
 
     def collect(self) -> StepOutput:
-        return self.inner.collect()
+        with whole_steps():
+            return self.inner.collect()
 
     def prepare(self, params: SamplingParams) -> None:
         self.inner.prepare(params)

@@ -23,6 +23,8 @@ TRUE_SIZE, SMALL = (
     "v41_flash",
     "v41_tiny",
 )  # the released model, which no single device holds, and the one that all hold
+MOST_PROCESSES = 8  # that a machine is asked to take turns with
+EXPERTS, DRAFT_EXPERTS = 8, 4  # of a layer of SMALL
 TIMED = "task.slice=rank model.weights=dummy parallel=ep64"
 
 
@@ -49,13 +51,31 @@ def of_a_run(problems: Sequence[Problem], spec: Spec, facts: Facts, overrides: S
 
 
 def words(plan: Plan, *more: str) -> str:
-    """Overrides that make a run of one rank of a plan of several; `more` are needed besides."""
+    """Overrides that make a run here of a plan of several ranks; `more` are needed besides. On CPUs (hardware=cpu among them)
+    the layout stays where processes of one machine can take it, elsewhere one rank is left."""
     roles = plan.layout.roles
     found = ["deploy=colocated"] if len(roles) > 1 else []
     found += more
     if any(role.num_ranks > 1 for role in roles):
-        found += ["parallel=single", *([f"model={SMALL}"] if plan.model.name == TRUE_SIZE else [])]
+        layout = _layout_words(plan) if "hardware=cpu" in more else ""
+        found += [*([f"model={SMALL}"] if plan.model.name == TRUE_SIZE else []), layout or "parallel=single"]
     return " ".join(found)
+
+
+def _layout_words(plan: Plan) -> str:
+    """The layout of a plan, as processes of one machine take it; empty where they do not."""
+    role, *others = plan.layout.roles
+    drafts = any(node.name == "drafter" and node.option.startswith("speculation=dspark") for node in plan.graph)
+    experts = DRAFT_EXPERTS if drafts and not role.redundant_experts else EXPERTS + role.redundant_experts
+    small = plan.model.name == TRUE_SIZE and experts % role.expert
+    if others or role.replicas > 1 or role.num_ranks > MOST_PROCESSES or small:
+        return ""
+    degrees = {"attention_dp": role.attention_dp, "context": role.context, "expert": role.expert}
+    if degrees == {"attention_dp": role.expert, "context": 1, "expert": role.expert}:
+        return f"parallel=ep{role.expert}"
+    if sum(degrees.values()) == 4 and role.expert == 1:
+        return "parallel=dp2" if role.attention_dp == 2 else "parallel=cp2"
+    return " ".join(f"parallel.{name}={degree}" for name, degree in degrees.items() if degree > 1)
 
 
 def _spreads(problem: Problem) -> bool:

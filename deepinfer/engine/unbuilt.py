@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.fused import fused_problems, runs_fused
+from deepinfer.config.quoting import launch_line
 from deepinfer.config.runnable import (
     INSTEAD,
     ONE_RANK_ON,
@@ -29,21 +30,29 @@ DEVICE_SEAMS = ("weights", "ops", "expert_dispatch", "model", "cache", "sampler"
 
 
 def refuse_to_run(
-    plan: Plan, spec: Spec, lacks: str | None, libraries: Sequence[Problem] = (), here: bool = False
+    plan: Plan,
+    spec: Spec,
+    lacks: str | None,
+    libraries: Sequence[Problem] = (),
+    here: bool = False,
+    overrides: Sequence[str] = (),
 ) -> None:
     """Raise Refused for a plan that this machine or this version cannot run; `lacks` and `here` as for `device_problem`,
-    `libraries` of `plan.prerequisites.missing_libraries`."""
+    `libraries` of `plan.prerequisites.missing_libraries`, `overrides` as typed."""
     device = device_problem(plan, lacks, here)
-    problems = [device] if device else run_problems(plan, spec, libraries)
+    problems = [device] if device else run_problems(plan, spec, libraries, overrides)
     if problems:
         raise Refused(problems)
 
 
-def run_problems(plan: Plan, spec: Spec, libraries: Sequence[Problem] = ()) -> list[Problem]:
+def run_problems(
+    plan: Plan, spec: Spec, libraries: Sequence[Problem] = (), overrides: Sequence[str] = ()
+) -> list[Problem]:
     """The same where the device is there. A simulation needs neither code for a device nor libraries."""
     if is_simulated(plan):
-        return launched(spec)
-    return [*launched(spec), *unbuilt(spec), *_many_ranks(plan), *_elsewhere(plan), *_fused(plan), *libraries]
+        return launched(spec, overrides)
+    elsewhere = launched(spec, overrides) or _elsewhere(plan, overrides)
+    return [*elsewhere, *unbuilt(spec), *_many_ranks(plan), *_fused(plan), *libraries]
 
 
 def refuse_unbuilt(plan: Plan) -> None:
@@ -75,12 +84,12 @@ def _many_ranks(plan: Plan) -> list[Problem]:
     return [Problem(asked=asked, found="a simulation is of one rank", why=why, fix=words(plan), code=ExitCode.OTHER)]
 
 
-def _elsewhere(plan: Plan) -> list[Problem]:
+def _elsewhere(plan: Plan, overrides: Sequence[str]) -> list[Problem]:
     """Ranks on several nodes: a command starts those of its own machine only."""
     if plan.layout.num_nodes == 1:
         return []
     found = f"the plan's {plan.layout.num_ranks} ranks stand on {plan.layout.num_nodes} nodes"
-    why, fix = "this command runs on one machine", "deepinfer launch launcher=torchrun out=DIR …"
+    why, fix = "this command runs on one machine", launch_line(overrides, "launcher=torchrun")
     asked = f"hardware.node_devices={plan.hardware.node_devices}"
     return [Problem(asked=asked, found=found, why=why, fix=fix, code=ExitCode.PLAN)]
 
@@ -107,8 +116,11 @@ def device_problem(plan: Plan, lacks: str | None, here: bool = False) -> Problem
     found = [lacks.removesuffix(".")]
     if plan_only(chip.kind, chip.architecture):
         found.append(f"and this version has no code for {chip.name} yet")
-    elif plan.layout.num_ranks > 1 and any(chip.kind in ONE_RANK_ON for chip in chips):
-        found.append(f"and {SEVERAL_ON_CPUS}")
+    elif plan.layout.num_ranks > 1 and any(chip.kind in ONE_RANK_ON for chip in chips):  # no library would help
+        count = sum(role.num_ranks for role in plan.layout.roles)
+        found = [
+            f"{SEVERAL_ON_CPUS}, and this plan is for {count} × {chip.name}{'' if here else ', none of them here'}"
+        ]
     told = ", ".join([*found, "so it was planned and not run"])
     fix = words(plan, *([] if here else ["hardware=cpu"]))
     return Problem(asked=f"hardware={chip.option}", found=told, fix=fix, code=ExitCode.DEVICE)

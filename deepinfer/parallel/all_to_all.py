@@ -4,7 +4,7 @@ A layer costs three collectives, whatever a rank has to send: how many rows, the
 carries the row (FP8 codes and scales where activations are rounded to them anyway), its slots there, and their weights.
 Reproducible: each (row, chosen expert) result comes back by itself and is summed at home in the router's order, which gives
 the bits of one process that holds all experts. Otherwise each rank sums what it has of a row first, and less comes back; the
-order of the sum then depends on where experts lie.
+order of the sum then depends on where experts lie, and which copy serves a row on the row alone.
 
 Legend: T rows at home · N rows that travel · M rows that came · P (row, expert) pairs · X chosen experts · D hidden · B bytes.
 """
@@ -19,7 +19,7 @@ from deepinfer.model.dispatch import Activation
 from deepinfer.model.layer_weights import ExpertWeights
 from deepinfer.ops import Ops
 from deepinfer.parallel.peers import Peers, Pending
-from deepinfer.parallel.placement import Placement
+from deepinfer.parallel.placement import Placement, turns_by_content
 from deepinfer.parallel.routes import Pairs, Route
 from deepinfer.parallel.row_bytes import RowBytes, as_bytes, from_bytes
 
@@ -83,11 +83,17 @@ class SpreadExperts:
         placement, row = d.placed(self.layer)
         if d.count is not None and placement is d.placement:
             d.count(self.layer, picks_TX)
-        slots_TX = placement.slots(row, picks_TX.numpy(), first_row=d.peers.rank)
+        slots_TX = placement.slots(row, picks_TX.numpy(), self._turns(picks_TX.numpy()))
         route = Route.of(slots_TX, placement.slots_per_rank, d.peers.size)
         receive = d.peers.all_to_all(torch.tensor(route.counts_R)).tolist()
         rows = d.peers.exchange(self._messages(x_TD, weights_TX, route), route.counts_R, receive)
         return lambda: self._finish(rows, route, receive, x_TD)
+
+    def _turns(self, picks_TX: np.ndarray) -> np.ndarray:
+        """By which copies of an expert take rows: one after the other, but where sums depend on which copy it was."""
+        if self.dispatch.reproducible:
+            return self.dispatch.peers.rank + np.arange(len(picks_TX))
+        return turns_by_content(picks_TX)
 
     def serve(self) -> None:
         """Others' rows, with none of this rank's own."""

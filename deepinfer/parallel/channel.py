@@ -12,14 +12,17 @@ import secrets
 import socket
 import struct
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
+HERE = "127.0.0.1"  # where ranks of one machine meet: nobody else's packets come there
 MARK = b"DI01"  # of this form of frames: another version's is refused by its first bytes
 HEAD = struct.Struct("!4sI")
 MOST_BYTES = 256 * 2**20  # of a message
 NONCE_BYTES = 32
 GREETING_S = 10.0  # for a stranger to prove that it is none
-_DRAIN_BYTES = 2**20
+_PART_BYTES = 2**20  # that are read at once
 
 
 class ChannelClosed(ConnectionError):
@@ -38,24 +41,42 @@ class Channel:
     """One end of a line. One thread receives; any thread sends."""
 
     def __init__(self, connection: socket.socket, *, patience_s: float = 10.0) -> None:
-        """`patience_s`: how long the other end may take nothing before a `send` calls it gone."""
-        self._connection, self._sending = connection, threading.Lock()
+        """`patience_s`: how long the other end may take to take a whole message before a `send` calls it gone."""
+        self._connection, self._sending, self._patience_s = connection, threading.Lock(), patience_s
+        self._owed = b""  # the rest of a frame that began to go out
+        self.is_stuck = False  # closed because the other end took nothing
         with suppress(OSError):  # not every family of sockets has it
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        seconds, fraction = divmod(patience_s, 1)
-        connection.setsockopt(
-            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(fraction * 1e6))
-        )
 
     def send(self, message: bytes) -> None:
         """Raises MessageTooLarge before anything is sent, ChannelClosed where the other end is gone."""
         check_size(len(message))
         with self._sending:
             try:
-                self._connection.sendall(HEAD.pack(MARK, len(message)) + message)
+                self._send_all(self._owed + _frame(message))
+                self._owed = b""
             except OSError as error:  # half a frame may be out, so that nothing can follow it
                 self.close()
                 raise ChannelClosed(f"it takes no message: {error.strerror or error}") from error
+
+    def send_if_free(self, message: bytes) -> bool:
+        """Send without waiting. False where another thread is sending, or the other end takes nothing just now: the message
+        is dropped. Raises as `send`."""
+        check_size(len(message))
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            owed, data = len(self._owed), self._owed + _frame(message)
+            sent = self._connection.send(data, socket.MSG_DONTWAIT)
+            self._owed = data[sent:] if sent > owed else data[sent:owed]
+            return sent > owed
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self.close()
+            raise ChannelClosed(f"it takes no message: {error.strerror or error}") from error
+        finally:
+            self._sending.release()
 
     def receive(self) -> bytes:
         """The next message. Raises MessageTooLarge for one that was skipped, ChannelClosed at the end of the line."""
@@ -64,29 +85,52 @@ class Channel:
             self.close()
             raise ChannelClosed(f"it sent a frame that begins with {mark!r} and not with {MARK!r}: another version's")
         if length > MOST_BYTES:
-            for start in range(0, length, _DRAIN_BYTES):
-                self._read(min(_DRAIN_BYTES, length - start))
+            for start in range(0, length, _PART_BYTES):
+                self._read(min(_PART_BYTES, length - start))
             check_size(length)
         return self._read(length)
 
     def close(self) -> None:
-        """Both directions end; a `receive` that waits in another thread returns. Closing twice is fine."""
+        """Both directions end; a `receive` or `send` that waits in another thread returns. Closing twice is fine."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
+    def _send_all(self, data: bytes) -> None:
+        """Within the patience for all of it, however many calls it takes: one who takes a byte now and then is gone, too."""
+        deadline_s, rest = time.monotonic() + self._patience_s, memoryview(data)
+        try:
+            while rest:
+                seconds, fraction = divmod(max(1e-3, deadline_s - time.monotonic()), 1)  # 0 would be for ever
+                limit = struct.pack("ll", int(seconds), int(fraction * 1e6))
+                self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+                rest = rest[self._connection.send(rest) :]
+                if rest and time.monotonic() >= deadline_s:
+                    raise BlockingIOError
+        except BlockingIOError:
+            self.is_stuck = True
+            raise TimeoutError(f"not all of {len(data):,} bytes within {self._patience_s:g} s") from None
+
     def _read(self, number: int) -> bytes:
-        found = bytearray(number)
-        view, done = memoryview(found), 0
-        while done < number:
-            try:
-                read = self._connection.recv_into(view[done:])
-            except OSError as error:
-                raise ChannelClosed(error.strerror or str(error)) from error
-            if not read:
-                raise ChannelClosed("the line has ended")
-            done += read
-        return bytes(found)
+        try:
+            found = exactly(self._connection.recv, number)
+        except OSError as error:
+            raise ChannelClosed(error.strerror or str(error)) from error
+        if len(found) < number:
+            raise ChannelClosed("the line has ended")
+        return found
+
+
+def exactly(read: Callable[[int], bytes], number: int) -> bytes:
+    """So many bytes of something whose `read(most)` gives what is there; fewer where it ends before."""
+    found = bytearray()
+    while len(found) < number and (part := read(min(_PART_BYTES, number - len(found)))):
+        found += part
+    return bytes(found)
+
+
+def _frame(message: bytes) -> bytes:
+    return HEAD.pack(MARK, len(message)) + message
 
 
 def check_size(length: int) -> None:
@@ -132,11 +176,11 @@ def _greeted(connection: socket.socket, secret: bytes, mine: bytes, theirs: byte
     try:
         nonce = secrets.token_bytes(NONCE_BYTES)
         connection.sendall(MARK + nonce)
-        other = _exactly(connection, len(MARK) + NONCE_BYTES)
+        other = _all_of(connection, len(MARK) + NONCE_BYTES)
         if other[: len(MARK)] != MARK:
             raise StrangerRefused(f"a caller began with {other[: len(MARK)]!r} and not with {MARK!r}")
         connection.sendall(_proof(secret, mine, other[len(MARK) :]))
-        if not hmac.compare_digest(_exactly(connection, 32), _proof(secret, theirs, nonce)):
+        if not hmac.compare_digest(_all_of(connection, 32), _proof(secret, theirs, nonce)):
             raise StrangerRefused("the other end does not know the secret of this world")
     except OSError as error:
         connection.close()
@@ -151,11 +195,8 @@ def _proof(secret: bytes, role: bytes, nonce: bytes) -> bytes:
     return hmac.digest(secret, role + nonce, "sha256")
 
 
-def _exactly(connection: socket.socket, number: int) -> bytes:
-    found = b""
-    while len(found) < number:
-        part = connection.recv(number - len(found))
-        if not part:
-            raise StrangerRefused("the other end closed the line instead of greeting")
-        found += part
+def _all_of(connection: socket.socket, number: int) -> bytes:
+    found = exactly(connection.recv, number)
+    if len(found) < number:
+        raise StrangerRefused("the other end closed the line instead of greeting")
     return found

@@ -24,7 +24,7 @@ from deepinfer.parallel.peers import Peers
 from deepinfer.parallel.placement import Placement
 from deepinfer.parallel.rehearsed_peers import RehearsedPeers
 from deepinfer.parallel.row_messages import NOBODY, RowMessages
-from deepinfer.parallel.slot_table import NOBODYS, TURNS, SlotTable
+from deepinfer.parallel.slot_table import NOBODYS, TURNS, SlotTable, turns_by_content
 from deepinfer.parallel.split_dispatch import SplitStep
 
 MOST_ROWS = 2048  # of the largest chunk that is a graph
@@ -113,7 +113,10 @@ class DeviceDispatch:
             self.count(layer, picks_TX.long())
         rows = len(picks_TX)
         assert rows <= len(self._turn_C1), f"{rows} rows in a step that was begun for {len(self._turn_C1)}"
-        return table(number, picks_TX, self._turn_C1[:rows])
+        turn_T1 = self._turn_C1[:rows]
+        if table.has_copies and not self.reproducible:  # where sums depend on who serves a row, its company must not
+            turn_T1 = torch.where(turn_T1 < TURNS, turns_by_content(picks_TX).int(), turn_T1)
+        return table(number, picks_TX, turn_T1)
 
     def unit(self, layer: int, slot: int) -> Sequence[Tensor]:
         """Everything that is kept of the expert in this rank's slot `slot`: what has a part for each expert, E by its name."""

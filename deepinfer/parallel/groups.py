@@ -12,7 +12,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store
 
-from deepinfer.parallel.peers import Peers, TorchPeers
+from deepinfer.parallel.peers import Peers, TorchPeers, finished
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "ascend": "hccl"}  # of torch.distributed, by kind of hardware
 HOST = "gloo"
@@ -48,7 +48,6 @@ class WorldShape:
 class Groups:
     """One rank's groups; `leaders` and `control` talk on the host, the others where the model computes."""
 
-    rank: int = 0
     leaders: Peers | None = None  # ranks with context 0, where they run in step
     control: Peers | None = None  # ranks of one attention-DP index
     context: Peers | None = None  # the same ranks
@@ -58,28 +57,32 @@ class Groups:
 
 
 def make_groups(store: Store, rank: int, shape: WorldShape, *, kind: str, backend: str = "auto") -> Groups:
-    """Process groups of this rank, where ranks share anything. `kind` of hardware decides where `backend` is "auto"."""
+    """Process groups of this rank, where ranks share anything. `kind` of hardware decides where `backend` is "auto".
+
+    Raises PeerLost where another rank ends meanwhile or cannot be reached.
+    """
     if shape.shares_nothing:
-        return Groups(rank=rank)
+        return Groups()
     device = BACKENDS.get(kind, HOST) if backend == "auto" else backend
-    dist.init_process_group(
-        device, store=PrefixStore("groups", store), rank=rank, world_size=shape.size, timeout=FOREVER
-    )
+    place, size = PrefixStore("groups", store), shape.size
+    finished(lambda: dist.init_process_group(device, store=place, rank=rank, world_size=size, timeout=FOREVER))
     everybody = [list(range(shape.size))]
     inner = [list(range(at, at + shape.context)) for at in range(0, shape.size, shape.context)]
     sharing = [list(range(at, at + shape.expert)) for at in range(0, shape.size, shape.expert)]
     leading = [list(range(0, shape.size, shape.context))] if shape.in_step else []
 
+    def group_of(ranks: list[int], backend: str) -> dist.ProcessGroup:
+        return finished(lambda: dist.new_group(ranks, backend=backend, timeout=FOREVER))
+
     def joined(groups: Sequence[list[int]], backend: str) -> Peers | None:
         mine = None
         for ranks in groups:
-            group = dist.new_group(ranks, backend=backend, timeout=FOREVER) if len(ranks) > 1 else None
+            group = group_of(ranks, backend) if len(ranks) > 1 else None
             if group is not None and rank in ranks:
                 mine = TorchPeers(group)
         return mine
 
     return Groups(
-        rank=rank,
         leaders=joined(leading, HOST),
         control=joined(inner, HOST),
         context=joined(inner, device),

@@ -30,7 +30,6 @@ class Met:
 
     runs: bool  # anybody
     drafts: bool  # anybody
-    works: bool  # anybody
     sleeps: bool  # nobody works, and all have seen the same messages: no meeting until the driver wakes all
     closes: bool  # everybody was told to end
     asked: int = 0  # most of all
@@ -50,7 +49,6 @@ class Meeting:
         return Met(
             runs=any(runs),
             drafts=any(drafts),
-            works=any(works),
             sleeps=not any(works) and len(set(wakes)) == 1,
             closes=all(closes),
             asked=max(asked),

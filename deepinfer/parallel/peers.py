@@ -5,8 +5,9 @@ All ranks of a group make the same calls in the same order. Only bytes of tensor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
 # Into one tensor: into a list, a backend may copy once more. Its older name is deprecated where the newer is known.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
+Result = TypeVar("Result")
 Pending = Callable[[], "Tensor"]  # waits for a collective that runs beside its caller, and gives its result
+
+
+# What torch says before anything travels: plain RuntimeErrors, as those of a transport that broke.
+_OWN_FAULT = re.compile(
+    r"ProcessGroup\w*::|[Ss]plit sizes|tensor splits|Could not run|[Tt]ensors? (must|is not|are not|list)"
+)
 
 
 class PeerLost(RuntimeError):
@@ -61,15 +69,15 @@ class TorchPeers:
 
     def all_gather(self, x: Tensor) -> Tensor:
         out = x.new_empty((self.size, *x.shape))
-        _done(lambda: dist.all_gather(list(out.unbind(0)), x.contiguous(), group=self.group))
+        finished(lambda: dist.all_gather(list(out.unbind(0)), x.contiguous(), group=self.group))
         return out
 
     def begin_all_gather(self, x: Tensor) -> Pending:
         out, x = x.new_empty((self.size, *x.shape)), x.contiguous()
-        work = _done(lambda: _gather(out.flatten(0, 1), x, group=self.group, async_op=True))
+        work = finished(lambda: _gather(out.flatten(0, 1), x, group=self.group, async_op=True))
 
         def wait() -> Tensor:
-            _done(work.wait)
+            finished(work.wait)
             return out
 
         return wait
@@ -77,38 +85,42 @@ class TorchPeers:
     def all_to_all(self, x: Tensor) -> Tensor:
         assert len(x) == self.size, "one row for each rank"
         out = torch.empty_like(x)
-        _done(lambda: dist.all_to_all_single(out, x.contiguous(), group=self.group))
+        finished(lambda: dist.all_to_all_single(out, x.contiguous(), group=self.group))
         return out
 
     def exchange(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Pending:
         assert len(rows) == sum(send) and len(send) == len(receive) == self.size, "rows of each rank"
         out, rows = rows.new_empty(sum(receive), *rows.shape[1:]), rows.contiguous()
         counts = list(receive), list(send)
-        work = _done(lambda: dist.all_to_all_single(out, rows, *counts, group=self.group, async_op=True))
+        work = finished(lambda: dist.all_to_all_single(out, rows, *counts, group=self.group, async_op=True))
 
         def wait() -> Tensor:
-            _done(work.wait)
+            finished(work.wait)
             return out
 
         return wait
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
         out = x.clone(memory_format=torch.contiguous_format)
-        _done(lambda: dist.broadcast(out, group_src=source, group=self.group))
+        finished(lambda: dist.broadcast(out, group_src=source, group=self.group))
         return out
 
     def send(self, x: Tensor, to: int) -> None:
-        _done(lambda: dist.send(x.contiguous(), group_dst=to, group=self.group))
+        finished(lambda: dist.send(x.contiguous(), group_dst=to, group=self.group))
 
     def receive(self, like: Tensor, source: int) -> Tensor:
         out = torch.empty_like(like, memory_format=torch.contiguous_format)
-        _done(lambda: dist.recv(out, group_src=source, group=self.group))
+        finished(lambda: dist.recv(out, group_src=source, group=self.group))
         return out
 
 
-def _done(call: Callable[[], object]):  # type: ignore[no-untyped-def]
-    """What a collective returns; torch tells all of its faults as RuntimeError."""
+def finished(call: Callable[[], Result]) -> Result:
+    """What a call of torch.distributed returns. Raises PeerLost for its RuntimeErrors, except those that say that this rank's
+    own tensors are wrong."""
     try:
         return call()
     except RuntimeError as error:
-        raise PeerLost(str(error).splitlines()[0]) from error
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if not isinstance(error, dist.DistError) and _OWN_FAULT.search(text):
+            raise
+        raise PeerLost(text) from error

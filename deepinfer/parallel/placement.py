@@ -49,12 +49,24 @@ class Placement:
     def slots_per_rank(self) -> int:
         return self.expert_LP.shape[1] // self.num_ranks
 
-    def slots(self, layer: int, picks_TX: np.ndarray, first_row: int = 0) -> np.ndarray:
-        """The slot [T, X] that serves each chosen expert: its copies take rows in turn, row 0 being `first_row` of the turn."""
-        turn_T1 = (first_row + np.arange(len(picks_TX)))[:, None]
-        return self.slot_LEC[layer, picks_TX, turn_T1 % self.count_LE[layer, picks_TX]]
+    def slots(self, layer: int, picks_TX: np.ndarray, turn_T: np.ndarray) -> np.ndarray:
+        """The slot [T, X] that serves each chosen expert: copies take rows in turn, which `turn_T` int64 says."""
+        turn_TX = turn_T[:, None] % self.count_LE[layer, picks_TX]
+        return self.slot_LEC[layer, picks_TX, turn_TX]
 
     def experts_of(self, layer: int, rank: int) -> np.ndarray:
         """The experts in the slots of a rank, in order."""
         size = self.slots_per_rank
         return self.expert_LP[layer, rank * size : (rank + 1) * size]
+
+
+def turns_by_content(picks_TX: np.ndarray) -> np.ndarray:
+    """int64 [T], as if drawn, from what a row chose and nothing else: the same copies serve it in whatever company it comes."""
+    turn_T = np.zeros(len(picks_TX), dtype=np.uint64)
+    for picks_T in picks_TX.T.astype(np.uint64):
+        turn_T = (turn_T ^ picks_T) * _MIXED
+        turn_T ^= turn_T >> _HALF
+    return (turn_T >> np.uint64(1)).astype(np.int64)
+
+
+_MIXED, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)  # odd, its bits as if drawn: 2^64 by the golden ratio

@@ -61,10 +61,13 @@ class RanksApart(RuntimeError):
 def open_store(address: str, port: int, timeout_s: float, *, host_it: bool, listen_fd: int | None = None) -> Store:
     """The store of a world at `address`:`port`; `host_it` in the one process that keeps it, at the socket `listen_fd` if given.
 
-    Raises RanksApart where it cannot be reached within `timeout_s`.
+    A store holds secrets, so one at a loopback address listens there alone; at any other, whoever reaches the port is
+    trusted. Raises RanksApart where it cannot be reached within `timeout_s`.
     """
-    more: dict[str, Any] = {} if listen_fd is None else {"master_listen_fd": listen_fd}
     try:
+        if host_it and listen_fd is None and is_loopback(address):
+            listen_fd = _own_socket(address, port)  # torch would listen at all addresses
+        more: dict[str, Any] = {} if listen_fd is None else {"master_listen_fd": listen_fd}
         if not host_it:
             _knock(address, port, timeout_s)  # torch would tell of every try at length
         patience = timedelta(seconds=timeout_s)
@@ -91,6 +94,17 @@ def _knock(address: str, port: int, timeout_s: float) -> None:
             if time.monotonic() + KNOCK_S > deadline_s:
                 raise
         time.sleep(KNOCK_S)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address means this machine to itself only."""
+    return address == "localhost" or address.startswith("127.") or address == "::1"
+
+
+def _own_socket(address: str, port: int) -> int:
+    """A descriptor of a socket that listens at one address. Raises OSError."""
+    family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(where[:2], family=family, backlog=1024).detach()
 
 
 def put(store: Store, key: str, value: bytes) -> None:

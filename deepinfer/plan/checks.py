@@ -20,6 +20,7 @@ LAYOUT_RULES: tuple[Rule, ...] = (
     rules_layout.redundancy_has_a_use,
     rules_layout.decode_ranks_share_no_prompt,
     rules_balancer.experts_have_where_to_go,
+    rules_balancer.one_group_balances,
     rules_layout.executor_fits,
     rules_roles.parallel_belongs_to_a_side,
 )

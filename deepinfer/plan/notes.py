@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 from deepinfer.arch.kernel_widths import reasons
 from deepinfer.config.clusters import SiteCluster
+from deepinfer.config.errors import listed
 from deepinfer.config.fused import runs_fused
 from deepinfer.config.specs import PrefixCache
+from deepinfer.config.surroundings import DistributedExecutor
 from deepinfer.plan.differences import differences
 from deepinfer.plan.digest import rounding
 from deepinfer.plan.layout import valid_expert_degrees
@@ -39,8 +41,31 @@ def _notes(case: Case, layout: Layout) -> Iterator[str]:
     if isinstance(case.spec.cache, PrefixCache):
         tokens = case.spec.cache.block_tokens
         yield f"cache=prefix shares whole blocks: a hit is a multiple of {tokens} tokens, and shorter prompts have none"
+    if causes := _otherwise_again(case):
+        yield (
+            "executor.on_rank_loss=requeue computes answers again, and one that comes out otherwise ends with an error: with "
+            f"{listed(causes)} it may; sampling.reproducible=true prevents that"
+        )
     if case.numerics.numerics != "full":
         yield f"model.numerics={case.numerics.numerics}: not the published numerics; for comparisons"
+
+
+def _otherwise_again(case: Case) -> list[str]:
+    """Options with which an answer that ranks give again after a restart may differ from the first."""
+    executor = case.spec.executor
+    if (
+        not isinstance(executor, DistributedExecutor)
+        or executor.on_rank_loss != "requeue"
+        or case.numerics.reproducible
+    ):
+        return []
+    balancer, verify = case.spec.balancer.kind, case.numerics.verify
+    possible = {
+        f"balancer={balancer}": balancer != "static",  # experts begin where they began, and partial sums with them
+        f"speculation.verify={verify}": verify == "rejection",
+        "replay.on_hit=bounded": case.approximates_hits,
+    }
+    return [option for option, differs in possible.items() if differs]
 
 
 def _cpu_notes(case: Case, layout: Layout) -> Iterator[str]:

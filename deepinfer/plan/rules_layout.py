@@ -11,6 +11,8 @@ from deepinfer.plan.roles import choose, key_of
 from deepinfer.plan.settle import Case
 
 COLLECTIVES = {"cpu": "gloo", "cuda": "nccl", "ascend": "hccl", "virtual": "gloo"}
+EP_OPTIONS = (2, 4, 8, 16, 32, 64, 128)  # degrees N of which conf/parallel has an epN
+SIGNS_OF_LIFE = 3  # that a lost rank has missed
 
 
 def _degrees(case: Case) -> Iterator[tuple[str, Parallel]]:
@@ -29,16 +31,18 @@ def experts_divide(case: Case) -> Iterator[Problem]:
         asked, fix = f"{key_of(role)}.expert={degree}", _nearest_layout(case, role, parallel, drafting)
         ways = "cannot be split" if valid == [1] else f"can be split {listed(str(n) for n in valid)} ways"
         possible = f"these ranks and experts {ways}"
+        if ranks == 1:
+            possible = "experts are spread over the ranks of a layout"
+        found = []
         if ranks % degree:
-            yield plan_problem(
-                asked, f"{ranks} rank{'s are' if ranks > 1 else ' is'} not divisible by {degree}", possible, fix
-            )
+            found.append(f"{ranks} rank{'s are' if ranks > 1 else ' is'} not divisible by {degree}")
         if (config.n_routed_experts + redundant) % degree:
             experts = f"{config.n_routed_experts} experts{f' + {redundant} redundant' * bool(redundant)}"
-            yield plan_problem(asked, f"{experts} of {case.model_name} are not divisible by {degree}", possible, fix)
+            found.append(f"{experts} of {case.model_name} are not divisible by {degree}")
         if drafting and config.dspark_n_routed_experts % degree:
             experts = f"{config.dspark_n_routed_experts} draft experts of {case.model_name}"
-            yield plan_problem(asked, f"{experts} are not divisible by {degree}", possible, fix)
+            found.append(f"{experts} are not divisible by {degree}")
+        yield plan_problem(asked, ", and ".join(found), possible, fix)
 
 
 def _nearest_layout(case: Case, role: str, parallel: Parallel, drafting: bool) -> str:
@@ -51,6 +55,10 @@ def _nearest_layout(case: Case, role: str, parallel: Parallel, drafting: bool) -
         return f"{key}.redundant_experts={-(-parallel.redundant_experts // degree) * degree}"
     degrees = range(degree, 0, -1)
     redundant = parallel.redundant_experts
+    if ranks == 1:  # asked for by the degree alone: a layout of so many ranks is meant
+        fitting = (n for n in EP_OPTIONS if n in valid_expert_degrees(config, n, redundant, drafting=drafting))
+        most = max((n for n in fitting if n <= degree), default=1)
+        return choose(role, "single" if most == 1 else f"ep{most}")
     if ranks != degree or parallel.context > 1:
         valid = valid_expert_degrees(config, ranks, redundant, drafting=drafting)
         return f"{key}.expert={next(n for n in degrees if n in valid)}"
@@ -98,6 +106,11 @@ def executor_fits(case: Case) -> Iterator[Problem]:
         yield plan_problem(f"executor={case.executor}", "hardware=virtual exists nowhere", why, "executor=simulated")
     if not isinstance(executor, DistributedExecutor):
         return
+    least_s = float(f"{SIGNS_OF_LIFE * executor.heartbeat_s:g}")  # as it is typed
+    if executor.silence_s < least_s:
+        asked, found = f"executor.silence_s={executor.silence_s:g}", f"executor.heartbeat_s={executor.heartbeat_s:g}"
+        why = f"a rank that missed fewer than {SIGNS_OF_LIFE} signs of life may be busy only"
+        yield plan_problem(asked, found, why, f"executor.silence_s={least_s:g}")
     for chip in case.chips:
         able = ["auto", "gloo", COLLECTIVES[chip.kind]]
         if executor.backend not in able:

@@ -32,9 +32,14 @@ class Experts:
         A layer of which little would be gained stays as it is (balancer.min_gain)."""
         return self._asked(balance=True, at_once=at_once)
 
-    def save(self, path: str | Path) -> BalancerState:
+    def save(self, path: str | bytes | Path) -> BalancerState:
         """Write placement and loads to a file at the first rank, from which balancer.placement=PATH begins."""
-        return self._asked(path=os.path.abspath(path))
+        if not isinstance(path, str | bytes | os.PathLike) or not os.fspath(path):
+            raise ValueError(f"path={path!r} names no file: type llm.experts.save('placement.safetensors')")
+        name = os.fsdecode(path)
+        if "\0" in name or any("\ud800" <= character <= "\udfff" for character in name):
+            raise ValueError(f"path={path!r:.80} names no file: it has a zero byte, or bytes that are no text in UTF-8")
+        return self._asked(path=os.path.abspath(name))
 
     def _asked(self, **what: Any) -> BalancerState:
         if self._ask is None:

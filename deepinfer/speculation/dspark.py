@@ -76,7 +76,6 @@ class DSpark:
     ) -> Drafts:
         """See `interfaces.Drafter`; `choose` gets float32 logits [S, V]."""
         if not len(slots):
-            self.serve()
             return Drafts.none(self.depth)
 
         def chosen(number: int, logits_SV: Tensor) -> Tensor:

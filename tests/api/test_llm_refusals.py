@@ -19,7 +19,7 @@ def test_hardware_that_is_not_here_is_refused_in_the_words_of_the_command_line()
         LLM("hardware=ascend950", "parallel=ep64")
     (problem,) = caught.value.problems
     assert caught.value.exit_code == 4 and problem.asked == "hardware=ascend950"
-    assert problem.fix == "hardware=cpu parallel=single model=v41_tiny"
+    assert problem.fix == "hardware=cpu model=v41_tiny parallel=single"
 
 
 def test_what_is_not_built_is_refused_as_on_the_command_line() -> None:
@@ -34,7 +34,7 @@ def test_what_is_not_built_is_refused_as_on_the_command_line() -> None:
         (("executor=distributed",), "the layout has 1 rank", "executor=auto"),
         (("parallel=ep2", "executor=local"), "the layout has 2 ranks", "executor=distributed"),
         (("parallel=ep2", "executor=simulated"), "a simulation is of one rank", "parallel=single"),
-        (("parallel=ep2", "hardware.node_devices=1"), "stand on 2 nodes", "deepinfer launch launcher=torchrun"),
+        (("parallel=ep2", "hardware.node_devices=1"), "stand on 2 nodes", "launcher=torchrun task.run=generate"),
     ],
 )
 def test_ranks_that_this_process_cannot_start(overrides: tuple[str, ...], found: str, fix: str) -> None:

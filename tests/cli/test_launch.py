@@ -126,8 +126,10 @@ def test_refusals(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 def test_a_run_here_is_not_a_launch_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "launcher=slurm", "executor=distributed"]) == 2
     told = capsys.readouterr().err
-    assert "type: deepinfer launch launcher=slurm out=DIR" in told and "executor=distributed" in told
-    with pytest.raises(ValueError, match="deepinfer launch launcher=ray out=DIR"):
+    assert "type: deepinfer launch launcher=slurm executor=distributed task.run=generate out=launched" in told
+    with pytest.raises(
+        ValueError, match=r"deepinfer launch model=v41_tiny launcher=ray task.run=generate out=launched"
+    ):
         LLM("model=v41_tiny", "launcher=ray")
     assert main(["hardware=virtual", "launcher=torchrun"]) == 2
 

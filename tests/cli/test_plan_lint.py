@@ -20,7 +20,7 @@ def lint(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict
     ("arguments", "code", "asked", "fix"),
     [
         (("parallel=ep46",), 2, "parallel=ep46", "parallel=ep64"),
-        (("model=v41_tiny", "parallel.expert=3"), 3, "parallel.expert=3", "parallel.expert=1"),
+        (("model=v41_tiny", "parallel.expert=3"), 3, "parallel.expert=3", "parallel=ep2"),
         (("model.path=/nowhere/at/all",), 5, "model.path=/nowhere/at/all", ""),
         (("hardware=h200", "model.weights=dummy"), 6, "model=v41_flash on NVIDIA H200 SXM, 1 rank", "parallel=ep4"),
     ],

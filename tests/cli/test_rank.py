@@ -102,6 +102,8 @@ def test_rank_0_speaks_and_the_others_end_alike(start: Any) -> None:
     ("variables", "told"),
     [
         ({"RANK": "-1", "WORLD_SIZE": 2}, ["RANK='-1'", "no whole number"]),
+        ({"RANK": 0, "WORLD_SIZE": 2, "MASTER_PORT": 70000}, ["MASTER_PORT=70000", "no port", "from 1 to 65535"]),
+        ({"RANK": 0, "WORLD_SIZE": 2, "MASTER_PORT": 0}, ["MASTER_PORT=0", "no port"]),
         ({"RANK": "x", "WORLD_SIZE": "2.0", "LOCAL_RANK": "one"}, ["RANK='x'", "WORLD_SIZE='2.0'", "LOCAL_RANK='one'"]),
         ({"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": "-1"}, ["LOCAL_RANK='-1'"]),
         ({"RANK": 2, "WORLD_SIZE": 2}, ["RANK=2", "WORLD_SIZE is 2", "2 ranks count from 0 to 1"]),

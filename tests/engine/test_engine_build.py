@@ -1,6 +1,7 @@
 """From plans to engines: sizes, sources of weights, refusals."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from deepinfer.engine.build import build_graph, limits_of, tokenizer_of
 from deepinfer.interfaces import SamplingParams
 from deepinfer.model.checkpoint.errors import CheckpointErrors
 from deepinfer.ops import reference
+from deepinfer.ops.device import twins
 from deepinfer.ops.native import native as native_ops
 from deepinfer.plan.resolve import resolve
 from deepinfer.plan.types import Plan
@@ -107,6 +109,13 @@ def test_a_checkpoint_without_its_tokenizer_is_refused(tmp_path) -> None:
     assert tokenizer_of(plan) is None
     with pytest.raises(CheckpointErrors, match=r"tokenizer\.json is missing"):
         build_graph(plan)
+
+
+def test_a_device_takes_no_seat_among_ranks() -> None:
+    """Nobody may believe that ranks on devices run together as long as an engine there knows of one only."""
+    seat = SimpleNamespace(memory=None, shared=None)
+    with pytest.raises(AssertionError, match="an engine on a device knows of no other ranks"):
+        build_graph(golden_plan(), seat=seat, device_ops=twins())
 
 
 def test_a_plan_that_travelled_as_json_builds_the_same_engine() -> None:

@@ -15,8 +15,11 @@ from toy_executor import toy_limits
 from toy_world import SpreadToy
 
 from deepinfer.engine.build_seat import SharedCurve, memory_of
+from deepinfer.engine.device import StepOutOfMemory
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.executor_distributed import DistributedExecutor
+from deepinfer.engine.executor_thread import ThreadedExecutor
+from deepinfer.engine.shared_steps import SharedStepLost
 from deepinfer.interfaces import SamplingParams
 from deepinfer.parallel.meeting import Meeting, Met, Word
 from deepinfer.speculation.cost_curve import CostCurve
@@ -27,31 +30,31 @@ RESTING = Word(runs=False, drafts=False, works=False)
 
 def test_a_leader_alone_is_what_its_meeting_says():
     met = Meeting(None)(Word(runs=True, drafts=False, works=True, wake=3, asked=2))
-    assert met == Met(runs=True, drafts=False, works=True, sleeps=False, closes=False, asked=2)
+    assert met == Met(runs=True, drafts=False, sleeps=False, closes=False, asked=2)
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([RESTING, RESTING], Met(runs=False, drafts=False, works=False, sleeps=True, closes=False)),
+        ([RESTING, RESTING], Met(runs=False, drafts=False, sleeps=True, closes=False)),
         (
             [RESTING, Word(runs=False, drafts=False, works=False, wake=1)],  # a message is on its way to the first
-            Met(runs=False, drafts=False, works=False, sleeps=False, closes=False),
+            Met(runs=False, drafts=False, sleeps=False, closes=False),
         ),
         (
             [RESTING, Word(runs=False, drafts=False, works=True)],  # somebody waits for a grammar
-            Met(runs=False, drafts=False, works=True, sleeps=False, closes=False),
+            Met(runs=False, drafts=False, sleeps=False, closes=False),
         ),
         (
             [
                 Word(runs=False, drafts=False, works=False, closes=True),
                 Word(runs=True, drafts=True, works=True, asked=3),
             ],
-            Met(runs=True, drafts=True, works=True, sleeps=False, closes=False, asked=3),
+            Met(runs=True, drafts=True, sleeps=False, closes=False, asked=3),
         ),
         (
             [Word(runs=False, drafts=False, works=False, closes=True)] * 2,
-            Met(runs=False, drafts=False, works=False, sleeps=True, closes=True),
+            Met(runs=False, drafts=False, sleeps=True, closes=True),
         ),
     ],
 )
@@ -176,3 +179,26 @@ def test_a_rank_takes_the_smallest_memory_of_those_that_share_its_requests():
     pairs = small_plan("model=v41_tiny", "parallel.attention_dp=2", "parallel.context=2")
     apart = structs.replace(pairs, memory=memory)
     assert [memory_of(apart, rank).num_blocks for rank in pairs.layout.ranks] == [80, 80, 70, 70]
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+@pytest.mark.parametrize("place", ["submit", "sample", "serve_forward"])
+def test_a_step_that_is_lost_on_one_of_several_ranks_is_a_failure_of_that_rank(place, threaded, monkeypatch):
+    limits, (peers,) = toy_limits(async_depth=int(threaded)), boards(1)
+    executor = SpreadToy(limits, None)
+
+    def lose(*_) -> None:
+        raise StepOutOfMemory("memory ran out on a device of 80 MiB")
+
+    monkeypatch.setattr(executor, place, lose)
+    in_step = DistributedExecutor(executor, Meeting(peers[0]))
+    with pytest.raises(
+        SharedStepLost, match=r"^memory ran out on a device of 80 MiB: a step that several ranks run .*lost"
+    ):
+        if place == "serve_forward":
+            monkeypatch.setattr(in_step, "_meet", lambda word: Met(runs=True, drafts=False, sleeps=False, closes=False))
+            in_step.serve(RESTING)
+        engine = Engine(ThreadedExecutor(in_step) if threaded else in_step, limits)
+        engine.submit(np.array([3, 4]), SamplingParams(max_tokens=5, seed=1, ignore_eos=True))
+        while engine.has_work:
+            engine.step()

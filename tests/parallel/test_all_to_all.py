@@ -1,6 +1,6 @@
 """One layer's experts over several ranks against the same experts in one place."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -119,6 +119,19 @@ def test_partial_sums_are_close(counts: list[int], copies: int, skew: int) -> No
     given = case(1, counts, reference(), torch.float64, "full", skew)
     for rank, found in enumerate(spread(given, shuffled(1, len(counts), copies), reproducible=False)):
         torch.testing.assert_close(found, given.alone(rank), rtol=1e-12, atol=1e-12)
+
+
+def test_a_row_alone_and_in_company_has_the_same_bits_with_copies_and_partial_sums() -> None:
+    """Wherever it stands, on either rank: float32 sums of three experts, of which some have copies and others have none."""
+    given, placement = case(3, [31, 20], reference(), torch.float32, "kv"), shuffled(3, 2, 12)
+    whole = spread(given, placement, reproducible=False)
+    for home in range(2):
+        for row in range(len(whole[home])):
+            alone = tuple(part[row : row + 1] for part in given.rows[home])
+            none = tuple(part[:0] for part in given.rows[home])
+            for rows in ([alone, none], [none, alone]):
+                found = spread(replace(given, rows=rows), placement, reproducible=False)
+                assert torch.equal(torch.cat(found)[0], whole[home][row]), (home, row)
 
 
 class Counting:

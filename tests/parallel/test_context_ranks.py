@@ -141,7 +141,7 @@ def test_two_ranks_answer_as_one(features: str) -> None:
             role=plan.layout.role(plan.layout.ranks[0].role),
             memory=plan.memory[0],
             shape=WorldShape(attention_dp=1, context=2, expert=1),
-            groups=Groups(rank=control.rank, control=control, context=mine),
+            groups=Groups(control=control, context=mine),
             curve=SharedCurve(HashStore(), measures=True),
         )
         if control.rank == 0:

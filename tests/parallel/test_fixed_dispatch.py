@@ -71,6 +71,23 @@ def test_partial_sums_are_close(most_rows: int) -> None:
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+def test_partial_sums_of_a_row_do_not_depend_on_its_company() -> None:
+    """Copies of experts share rows, but not by their place in a step."""
+    spread = FusedSpread(reproducible=False, redundant=4)
+
+    def rows(peers: ThreadPeers) -> tuple[Tensor, Tensor]:
+        mine, text = Rank.of(spread, peers), TEXTS[0]
+        if peers.rank:
+            for _ in range(3):
+                mine.step()
+            return torch.zeros(0), torch.zeros(0)
+        whole = mine.step((text, 0, 16, 0))
+        return whole, torch.cat((mine.step((text, 0, 7, 1)), mine.step((TEXTS[1], 0, 2, 2), (text, 7, 16, 1))[2:]))
+
+    whole, parts = run_ranks(2, rows)[0]
+    assert torch.equal(whole, parts)
+
+
 def test_a_rank_whose_rows_are_all_dropped_serves_the_layers_after_the_boundary() -> None:
     spread = FusedSpread(compact=True)
 

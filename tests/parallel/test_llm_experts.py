@@ -35,6 +35,8 @@ def test_experts_move_between_ranks_while_answers_stay_the_same(tmp_path: Path) 
         state = llm.experts.inspect()
         assert state.num_rebalances >= 1 and state.moved > 0, "experts moved while answers were written"
         assert llm.experts.balance(at_once=True).moves_left == 0
+        with pytest.raises(ValueError, match=r"absent/p: No such file or directory"):
+            llm.experts.save(tmp_path / "absent" / "p")
         placement = llm.experts.save(path).placement
         assert texts(llm) == expected
     with LLM(*TINY, *RANKS, f"balancer.placement={path}", "balancer.interval_steps=0") as llm:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from dataclasses import replace as replaced
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from deepinfer.parallel.groups import WorldShape
-from deepinfer.parallel.rendezvous import Arrival, RanksApart, arrive, hear_verdict, judge, open_store
+from deepinfer.parallel.rendezvous import Arrival, RanksApart, arrive, hear_verdict, judge, open_store, put
 
 HERE = "127.0.0.1"
 SHARED = {"version": "1.0", "rank_digest": "aaaa", "numerics_digest": "bbbb"}
@@ -103,3 +104,32 @@ def test_an_arrival_survives_its_bytes():
 def test_who_runs_in_step_is_who_shares_across_leaders(shape, in_step, alone):
     assert (shape.in_step, shape.shares_nothing) == (in_step, alone)
     assert replaced(shape, moves=True).in_step == in_step
+
+
+def listening_at(port: int) -> set[str]:
+    """Addresses of this machine at which somebody listens at a port, as the kernel writes them."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
+            place, state = line.split()[1], line.split()[3]
+            if state == "0A" and int(place.rpartition(":")[2], 16) == port:
+                found.add(place.rpartition(":")[0])
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the kernel does not say who listens where")
+def test_the_store_of_a_loopback_world_listens_there_alone():
+    with socket.create_server((HERE, 0)) as free:
+        port = free.getsockname()[1]
+    store = open_store(HERE, port, 5.0, host_it=True)
+    assert listening_at(port) == {"0100007F"}
+    other = open_store(HERE, port, 5.0, host_it=False)
+    put(other, "a", b"b")
+    assert store.get("a") == b"b"
+
+
+def test_a_port_that_another_one_has_is_told():
+    with socket.create_server((HERE, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(RanksApart, match=f"the meeting place {HERE}:{port} cannot be opened: .*already in use"):
+            open_store(HERE, port, 5.0, host_it=True)

@@ -32,10 +32,9 @@ def bench_of(small: SmallModel, peers: ThreadPeers) -> DraftBench:
 
 
 def test_drafts_of_ranks_equal_those_of_one_process() -> None:
-    """Rank 0 has a sequence in both rounds, rank 1 in the second one only, rank 2 in none and rank 3 drafts for nobody."""
+    """Rank 0 has a sequence in both rounds, rank 1 in the second one only, ranks 2 and 3 in none."""
     small = k6_model()
     first, second = random_tokens(small.config, 12, 1), random_tokens(small.config, 5, 2)
-    nobody = np.zeros(0, dtype=np.int64)
 
     def rank(peers: ThreadPeers) -> list[torch.Tensor]:
         bench = bench_of(small, peers)
@@ -49,11 +48,7 @@ def test_drafts_of_ranks_equal_those_of_one_process() -> None:
             return [bench.draft((second, 1))[1]]
         for _ in range(2):
             bench.engine.model.serve()
-            if peers.rank == 2:
-                bench.drafter.serve()
-            else:
-                made = bench.drafter.draft(nobody, np.zeros((4, 8), np.int32), nobody, 3, lambda number, logits: nobody)
-                assert made.token_ids.shape == (0, small.config.dspark_block_size)
+            bench.drafter.serve()
         return []
 
     alone = draft_bench(small, native(), "full", "float32")

@@ -30,6 +30,15 @@ def test_one_expert_a_rank_needs_copies(plan_of: PlanOf) -> None:
     assert plan_of("balancer=eplb", "parallel=ep8", fix).graph
 
 
+def test_a_world_balances_one_group(plan_of: PlanOf) -> None:
+    """Two groups of two ranks; six ranks of one group cannot share eight experts."""
+    found, fix = refused(plan_of, "balancer=eplb", "parallel=ep2", "parallel.attention_dp=4")
+    assert found == "parallel.expert=2 makes 2 groups of 4 ranks, each with all experts" and fix == "parallel.expert=4"
+    assert plan_of("balancer=eplb", "parallel=ep2", "parallel.attention_dp=4", fix).graph
+    assert refused(plan_of, "balancer=eplb", "parallel=ep2", "parallel.attention_dp=6")[1] == "balancer=static"
+    assert plan_of("balancer=static", "parallel=ep2", "parallel.attention_dp=4").graph
+
+
 def test_a_balancer_is_a_node_with_its_keys(plan_of: PlanOf) -> None:
     plan = plan_of("balancer=eplb", "parallel=ep4", "balancer.budget_bytes=1MiB")
     (node,) = [node for node in plan.graph if node.name == "balancer"]

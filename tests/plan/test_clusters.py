@@ -295,19 +295,19 @@ def test_a_layout_that_is_no_option(site: Callable[[str], Path], planned: Callab
     _, plan = planned("cluster=mine", *problem.fix.split(), config_dir=folder)
     assert plan.layout.role("decode").num_ranks == 24
     (problem,) = problems_of(planned, "parallel=ep24", "hardware=h200")
-    assert problem.fix == "parallel=single parallel.attention_dp=24 parallel.expert=24"
+    assert problem.fix == "parallel.attention_dp=24 parallel.expert=24"
 
 
 @pytest.mark.parametrize(
     ("layout", "others", "fix"),
     [
-        ("ep63", ("hardware=h200",), "parallel=single parallel.attention_dp=48 parallel.expert=48"),
+        ("ep63", ("hardware=h200",), "parallel.attention_dp=48 parallel.expert=48"),
         ("ep63", ("hardware=h200", "speculation=dspark"), "parallel=ep32"),
         ("ep24", ("hardware=h200", "speculation=dspark"), "parallel=ep16"),
         ("ep9", (), "parallel=ep8"),
         ("ep65", ("hardware=h200", "parallel.redundant_experts=6"),
-         "parallel=single parallel.attention_dp=65 parallel.expert=65"),
-        ("dp3", ("hardware=h200", "model=v41_tiny"), "parallel=single parallel.attention_dp=3"),
+         "parallel.attention_dp=65 parallel.expert=65"),
+        ("dp3", ("hardware=h200", "model=v41_tiny"), "parallel.attention_dp=3"),
     ],
 )  # fmt: skip
 def test_the_layout_that_is_offered_divides_the_experts(

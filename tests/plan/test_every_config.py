@@ -24,6 +24,7 @@ REFUSED = {  # option → the one thing that is in its way on a laptop with a ti
     ("parallel", "ep128"): "8 experts of v41_tiny are not divisible by 128",
     ("kernels", "triton"): "triton is for cuda, the chip is cpu",
     ("kernels", "deepseek"): "deepseek is for cuda, the chip is cpu",
+    ("balancer", "eplb"): "keeps all experts on every rank",
     ("executor", "distributed"): "the layout has 1 rank",
     ("cost", "measured"): "cost.path",
     ("cost", "aiconfigurator"): "aiconfigurator",

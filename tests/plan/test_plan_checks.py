@@ -1,13 +1,16 @@
 """Rules: each is broken once, what it says to type is typed, and many broken ones are reported together."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from deepinfer.config.errors import ExitCode
+from deepinfer.plan.rules_layout import EP_OPTIONS
 from deepinfer.plan.types import Plan, PlanErrors
 
 PlanOf = Callable[..., Plan]
+ROOT = Path(__file__).parents[2]
 TINY = ("model=v41_tiny", "model.weights=dummy")
 FLASH = ("hardware=gb300", "parallel=ep64")
 
@@ -28,6 +31,14 @@ BROKEN = [  # what clears the way, what breaks the rule, the asked part of the r
     (TINY, ("sampling.logprobs=100000",), "sampling.logprobs=100000"),
     (FLASH, ("executor=distributed", "executor.backend=hccl"), "executor.backend=hccl"),
     (("hardware=virtual", "parallel=ep64"), ("executor=distributed",), "executor=distributed"),
+    *(
+        (TINY, ("parallel=ep2", "executor=distributed", *times), f"executor.silence_s={silence}")
+        for times, silence in (
+            (("executor.heartbeat_s=2s", "executor.silence_s=5s"), "5"),
+            (("executor.heartbeat_s=100ms", "executor.silence_s=0.1s"), "0.1"),
+            (("executor.heartbeat_s=1min",), "10"),
+        )
+    ),
     (TINY, ("speculation=dspark", "speculation.depth=7"), "speculation.depth=7"),
     (
         TINY,
@@ -101,13 +112,12 @@ def test_everything_wrong_is_reported_together(plan_of: PlanOf) -> None:
     asked = [problem.asked for problem in refused.value.problems]
     assert asked == [
         "parallel.expert=64",
-        "parallel.expert=64",
         "speculation.depth=9",
         "sampling.reproducible=true",
         "scheduler.max_prefill_tokens=9999",
         "kernels=triton",
     ]
-    assert "6 problems" in str(refused.value)
+    assert "5 problems" in str(refused.value)
 
 
 def test_memory_is_judged_beside_faults_of_options(plan_of: PlanOf) -> None:
@@ -130,9 +140,18 @@ def test_valid_splits_are_listed(plan_of: PlanOf) -> None:
         plan_of(*FLASH, "parallel.expert=3", "speculation=dspark")
 
 
-def test_one_way_to_split_is_no_choice(plan_of: PlanOf) -> None:
-    with pytest.raises(PlanErrors, match=r"1 rank is not divisible by 3; these ranks and experts cannot be split"):
-        plan_of(*TINY, "parallel.expert=3")
+@pytest.mark.parametrize(("degree", "option"), [(3, "ep2"), (4, "ep4"), (5, "ep4"), (100, "ep8")])
+def test_a_degree_of_experts_alone_means_a_layout_of_so_many_ranks(plan_of: PlanOf, degree: int, option: str) -> None:
+    with pytest.raises(PlanErrors, match=f"1 rank is not divisible by {degree}") as told:
+        plan_of(*TINY, f"parallel.expert={degree}")
+    (problem,) = told.value.problems
+    assert problem.fix == f"parallel={option}"
+    assert plan_of(*TINY, problem.fix).layout.num_ranks == int(option[2:])
+
+
+def test_degrees_that_are_offered_are_options() -> None:
+    options = {file.stem for file in (ROOT / "conf" / "parallel").glob("ep*.yaml")}
+    assert options == {f"ep{degree}" for degree in EP_OPTIONS}
 
 
 @pytest.mark.parametrize("key", ["repo", "revision"])

@@ -48,7 +48,7 @@ def test_f04_an_impossible_layout_is_one_report(deepinfer: Run) -> None:
     """vllm#52435, sglang#3436: every rule that it breaks."""
     layout = ("parallel.attention_dp=6", "parallel.expert=4", "parallel.redundant_experts=2")
     done = deepinfer("plan", "hardware=gb300", "model.weights=dummy", *layout, "executor=local")
-    assert done.code == 3 and done.err.startswith("deepinfer: 3 problems:")
+    assert done.code == 3 and done.err.startswith("deepinfer: 2 problems:")
     assert "6 ranks are not divisible by 4" in done.err
     assert "384 experts + 2 redundant of v41_flash are not divisible by 4" in done.err
     assert "the layout has 6 ranks; one process runs one rank" in done.err

@@ -14,14 +14,17 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from deepinfer.config.env import for_child
+from deepinfer.parallel.channel import exactly
 
 MODULE = "deepinfer.cli.rank_child"
+GRACE_S = 5.0  # from the end of whoever a rank works for, or its order to end, until its process is ended
 ROOT = Path(__file__).parents[3]  # where the package lies, for children of a checkout that is not installed
 
 
@@ -86,9 +89,10 @@ class Children:
 
 def read_orders(stdin: int) -> ChildOrders | None:
     """What the parent said; None where it has ended before it said all. Raises msgspec.MsgspecError for anything else."""
-    head = _read(stdin, 8)
-    data = _read(stdin, int.from_bytes(head, "big")) if len(head) == 8 else b""
-    return msgspec.msgpack.decode(data, type=ChildOrders) if data else None
+    read = partial(os.read, stdin)
+    length = int.from_bytes(exactly(read, 8), "big")
+    data = exactly(read, length)
+    return msgspec.msgpack.decode(data, type=ChildOrders) if data and len(data) == length else None
 
 
 def _let_go(lines: Sequence[IO[bytes]]) -> None:
@@ -96,13 +100,6 @@ def _let_go(lines: Sequence[IO[bytes]]) -> None:
     for line in lines:
         with suppress(OSError):
             line.close()
-
-
-def _read(descriptor: int, number: int) -> bytes:
-    found = b""
-    while len(found) < number and (part := os.read(descriptor, number - len(found))):
-        found += part
-    return found if len(found) == number else b""
 
 
 def _environment() -> dict[str, str]:

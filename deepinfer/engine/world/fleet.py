@@ -6,22 +6,22 @@ The driver draws ids and seeds, so that answers do not depend on who computes th
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
 from deepinfer.engine.events import TokenEvent
 from deepinfer.engine.limits import EngineLimits, RequestRefused
-from deepinfer.engine.request_checks import checked_request
+from deepinfer.engine.request_checks import checked_place, checked_request
 from deepinfer.engine.seeds import SeedSource
 from deepinfer.engine.stats import EngineStats
 from deepinfer.engine.world import messages
 from deepinfer.engine.world.asked import Asked
 from deepinfer.engine.world.open_requests import OpenRequests
-from deepinfer.engine.world.sums import summed
+from deepinfer.engine.world.questions import Questions
 from deepinfer.engine.world.world import World, WorldLost
 from deepinfer.interfaces import FinishReason, SamplingParams
 from deepinfer.parallel.channel import MessageTooLarge
@@ -55,9 +55,10 @@ class Fleet:
         self._prepare, self._on_close, self._seeds = prepare, on_close, SeedSource()
         self._open = OpenRequests(self._leaders)
         self._pending: list[TokenEvent] = []
-        self._last: list[EngineStats] = []
-        self._answered: dict[int, Any] = {}  # rank → its answer to the newest question
-        self._next_id = self._number = self._refused = 0
+        self._admitted: list[int] = []  # since the newest step
+        self._questions = Questions(self._leaders, self._hear, self._usable, self._send_waking)
+        self._next_id = self._refused = 0
+        self._maker_pid = os.getpid()
         self._closed, self.lost = False, ""  # `lost`: why nothing can be run any more
         self.world = start()
         self._notices, self._noticed = list(self.world.notices), set(self.world.notices)
@@ -69,9 +70,10 @@ class Fleet:
         self._hear(0.0)
         try:
             prompt, params, _ = checked_request(prompt_ids, params, self.limits)
+            priority, cache_salt = checked_place(priority, cache_salt)
             self._prepare(params)
-            if self.lost:
-                raise RequestRefused(self.lost)
+            if self._why_not:
+                raise RequestRefused(self._why_not)
         except (RequestRefused, ParamsError):
             self._refused += 1
             raise
@@ -81,7 +83,8 @@ class Fleet:
         asked = Asked(prompt, params, priority, cache_salt, request_ids)
         try:
             self._hand_over(asked)
-        except MessageTooLarge as error:
+        except (MessageTooLarge, messages.MalformedMessage) as error:
+            self._refused += 1
             raise RequestRefused(str(error)) from error
         self._next_id += params.n
         return request_ids
@@ -95,7 +98,7 @@ class Fleet:
 
     def finish(self, request_id: int, reason: FinishReason = "stop") -> bool:
         """As `Engine.finish`."""
-        if request_id not in self._open:
+        if request_id not in self._open or self._is_forked:
             return False
         self.world.send(self._open[request_id].leader, messages.Finish(request_id=request_id, reason=reason))
         self._open.end(request_id)
@@ -103,17 +106,14 @@ class Fleet:
 
     def step(self) -> list[TokenEvent]:
         """What has come since: waits for it a moment where nothing has. A loss of ranks ends all requests, or restarts them."""
-        self.newly_admitted = []
         self._hear(0.0 if self._pending or not self._open else WAIT_S)
+        self.newly_admitted, self._admitted = self._admitted, []
         events, self._pending = self._pending, []
         return events
 
     def stats(self) -> EngineStats:
-        """The sums of all leaders, the last ones where they are lost. Raises WorldLost where they were never asked."""
-        if not (self.lost and self._last):
-            answers = self._answers(self._leaders, lambda number: messages.StatsAsk(number=number))
-            self._last = [answer.stats for answer in answers]
-        return summed(self._last, refused=self._refused)
+        """The sums of all leaders, the last ones where they are lost or closed. Raises WorldLost where there are none."""
+        return self._questions.stats(refused=self._refused)
 
     def ask_experts(self, *, balance: bool = False, at_once: bool = False, path: str = "") -> BalancerState:
         """What the balancer of experts is at; has it `balance` first, and save placement and loads to `path` at the first rank.
@@ -121,69 +121,53 @@ class Fleet:
 
         Raises ValueError where experts stay where they are, or nothing can be saved; WorldLost as `stats`.
         """
-
-        def question(number: int) -> messages.ExpertsAsk:
-            wake = self._wake_others(self._leaders[0])
-            return messages.ExpertsAsk(number=number, balance=balance, at_once=at_once, path=path, wake=wake)
-
-        (answer,) = self._answers(self._leaders[:1], question)
-        if answer.state is None:
-            raise ValueError(answer.error)
-        state: BalancerState = answer.state
-        return state
+        return self._questions.experts(balance=balance, at_once=at_once, path=path)
 
     def take_notices(self) -> list[str]:
         notices, self._notices = self._notices, []
         return notices
 
     def close(self) -> None:
-        """End all requests and all ranks."""
+        """End all requests and all ranks; only the requests in a fork of the process, where the ranks are another's."""
         self._open.end_all()
         self._closed = True
+        if self._is_forked:
+            return
         self.world.close()
         self._on_close()
 
     def _hand_over(self, asked: Asked) -> None:
         """To the leader with the least to do, the first of them."""
         asked.leader = self._open.least_loaded()
-        message = messages.Submit(
-            request_ids=asked.request_ids,
-            prompt_ids=asked.prompt_ids,
-            params=asked.params,
-            priority=asked.priority,
-            cache_salt=asked.cache_salt,
-            wake=self._wake_others(asked.leader),
-        )
-        self.world.send(asked.leader, message)
+
+        def message(wake: int) -> messages.Message:
+            return messages.Submit(
+                request_ids=asked.request_ids,
+                prompt_ids=asked.prompt_ids,
+                params=asked.params,
+                priority=asked.priority,
+                cache_salt=asked.cache_salt,
+                wake=wake,
+            )
+
+        self._send_waking(asked.leader, message)
         self._open.add(asked)
 
-    def _wake_others(self, leader: int) -> int:
-        """The number of a message to `leader`, of which all who run steps with it must know."""
+    def _send_waking(self, leader: int, message: Callable[[int], messages.Message]) -> None:
+        """Send a numbered message, of which all who run steps with `leader` must know. Raises MessageTooLarge
+        or MalformedMessage, and wakes nobody then."""
         wake = self.world.next_wake()
+        self.world.send(leader, messages.checked(message(wake)))
         for other in self._leaders if self._in_step else ():
             if other != leader:
                 self.world.send(other, messages.Poke(wake=wake))
-        return wake
-
-    def _answers(self, ranks: Sequence[int], question: Callable[[int], messages.Message]) -> list[Any]:
-        """What each rank answers to a numbered question, which is asked again where ranks were restarted meanwhile."""
-        while True:
-            self._hear(0.0)
-            self._check_usable()
-            self._number += 1
-            self._answered.clear()
-            world = self.world
-            for rank in ranks:
-                world.send(rank, question(self._number))
-            while len(self._answered) < len(ranks) and self.world is world and not self.lost:
-                self._hear(WAIT_S)
-            self._check_usable()
-            if self.world is world:
-                return [self._answered[rank] for rank in ranks]
 
     def _hear(self, wait_s: float) -> None:
         """Take in what ranks have said; waits `wait_s` for the first."""
-        if self.lost or self._closed:
+        if self._why_not:
+            self._pending += [
+                TokenEvent(i, [], finish_reason="error", error=self._why_not) for i in self._open.end_all()
+            ]
             return
         try:
             while (news := self.world.next(wait_s)) is not None:
@@ -194,12 +178,12 @@ class Fleet:
 
     def _take(self, rank: int, message: messages.ToDriver) -> None:
         if isinstance(message, messages.Events):
-            self.newly_admitted += [i for i in message.admitted if i in self._open]
+            self._admitted += [i for i in message.admitted if i in self._open]
             for event in message.events:
                 if event.request_id in self._open:
                     self._hear_event(rank, event)
-        elif isinstance(message, (messages.Stats, messages.Experts)) and message.number == self._number:
-            self._answered[rank] = message
+        elif isinstance(message, (messages.Stats, messages.Experts)):
+            self._questions.take(rank, message)
         elif isinstance(message, messages.Notice):
             self._notice(message.texts)
 
@@ -244,6 +228,20 @@ class Fleet:
                 if request_id not in asked.open:
                     self.world.send(asked.leader, messages.Finish(request_id=request_id, reason="stop"))
 
-    def _check_usable(self) -> None:
-        if self.lost:
-            raise WorldLost(self.lost)
+    @property
+    def _why_not(self) -> str:
+        """Why nothing can be asked any more; empty where it can."""
+        if self._is_forked:
+            return f"this LLM is of process {self._maker_pid}, of which this one is a fork; make a new one here"
+        return self.lost or ("this LLM is closed; make a new one" if self._closed else "")
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this is a copy in another process: the lines to the ranks are its maker's."""
+        return os.getpid() != self._maker_pid
+
+    def _usable(self) -> World:
+        """The present world. Raises WorldLost."""
+        if self._why_not:
+            raise WorldLost(self._why_not)
+        return self.world

@@ -26,9 +26,11 @@ LOOK_S = 0.2  # between looks whether somebody calls
 
 @dataclass(frozen=True, kw_only=True)
 class LineEnded:
-    """A rank's line has ended. `silent_s`: because it gave no sign of life for so long."""
+    """A rank's line has ended. `silent_s`: because it gave no sign of life for so long; `deaf_s`: because it took no message
+    within so long."""
 
     silent_s: float | None = None
+    deaf_s: float | None = None
 
 
 @dataclass(kw_only=True)
@@ -56,7 +58,7 @@ class Lines:
     _entering: threading.Lock = field(default_factory=threading.Lock)
 
     def open(self) -> None:
-        """Take calls from now on."""
+        """Take calls from now on, until all ranks have called: nobody listens any more then."""
         for run in (self._accept, self._beat):
             threading.Thread(target=run, name=f"driver-lines{run.__name__}", daemon=True).start()
 
@@ -89,6 +91,7 @@ class Lines:
             except OSError:
                 return  # closed
             threading.Thread(target=self._serve, args=(caller,), name="driver-line", daemon=True).start()
+        self.listener.close()
 
     def _serve(self, caller: socket.socket) -> None:
         """One who calls, until the line ends."""
@@ -114,7 +117,7 @@ class Lines:
                 self.news.put((number, Notice(texts=[f"a message of rank {number} was not taken: {error}"])))
                 continue
             except ChannelClosed:
-                self.news.put((number, LineEnded()))
+                self.news.put((number, LineEnded(deaf_s=self.silence_s if rank.channel.is_stuck else None)))
                 with self._entering:
                     self._num_ended += 1
                 return
@@ -125,6 +128,8 @@ class Lines:
                 self.news.put((number, message))
 
     def _beat(self) -> None:
+        """Look at all before anything is sent, and wait for nobody: one rank that reads nothing must not keep signs of life
+        from the others."""
         told: set[int] = set()
         while not self._over.wait(self.heartbeat_s) and self._num_ended < self.size:
             for number, rank in list(self.ranks.items()):
@@ -132,6 +137,8 @@ class Lines:
                 if silent_s is not None and number not in told:
                     told.add(number)
                     self.news.put((number, LineEnded(silent_s=silent_s)))
-            for number in list(self.ranks):
+                    rank.channel.close()  # whoever sends there stops waiting
+            for number, rank in list(self.ranks.items()):
                 if number not in told:
-                    self.send(number, Beat())
+                    with suppress(ChannelClosed):
+                        rank.channel.send_if_free(packed(Beat()))

@@ -9,6 +9,7 @@ import numpy as np
 
 from deepinfer.config.errors import Problem
 from deepinfer.engine.events import TokenEvent
+from deepinfer.engine.request_checks import plain_value
 from deepinfer.engine.stats import EngineStats
 from deepinfer.interfaces import FinishReason, SamplingParams
 from deepinfer.parallel.eplb.balancer import BalancerState
@@ -136,6 +137,8 @@ def _pack_array(value: Any) -> Any:
         return [value.dtype.str, list(value.shape), value.tobytes()]
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, str | int | float):  # of a class of its own
+        return plain_value(value)
     raise TypeError(f"no message carries a {type(value).__name__}")
 
 
@@ -156,6 +159,16 @@ _AT_DRIVER = msgspec.msgpack.Decoder(ToDriver, dec_hook=_unpack_array)
 def packed(message: Message) -> bytes:
     """The message as bytes."""
     return _ENCODER.encode(message)
+
+
+def checked(message: Message) -> Message:
+    """The message, which a rank can read. Raises MalformedMessage: nobody would answer one that it cannot."""
+    try:
+        data = packed(message)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise MalformedMessage(f"no message to a rank carries it: {error}") from error
+    read_at_rank(data)
+    return message
 
 
 def read_at_rank(data: bytes) -> ToRank:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import cast
 
+from deepinfer.engine.world.children import GRACE_S
 from deepinfer.engine.world.messages import (
     Beat,
     Close,
@@ -26,8 +27,6 @@ from deepinfer.engine.world.messages import (
 )
 from deepinfer.engine.world.silence import Silence
 from deepinfer.parallel.channel import Channel, ChannelClosed, MessageTooLarge
-
-GRACE_S = 5.0  # from the end of the line, or the order to end, until the process is ended
 
 
 class DriverLost(RuntimeError):
@@ -107,7 +106,7 @@ class RankLine:
                 self._channel.close()
                 return
             try:
-                self._channel.send(packed(Beat(doing=self.doing())))
+                self._channel.send_if_free(packed(Beat(doing=self.doing())))
             except ChannelClosed:
                 self._channel.close()
                 return

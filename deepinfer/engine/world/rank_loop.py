@@ -137,8 +137,9 @@ class RankLoop:
             try:
                 if asked.path:
                     balancer.save(asked.path)
-            except OSError as error:
-                line.send(Experts(number=asked.number, error=f"{asked.path}: {error.strerror or error}"))
+            except (OSError, ValueError) as error:
+                why = (error.strerror if isinstance(error, OSError) else None) or error
+                line.send(Experts(number=asked.number, error=f"{asked.path}: {why}"))
                 return
             line.send(Experts(number=asked.number, state=balancer.inspect()))
 
@@ -161,13 +162,15 @@ class RankLoop:
             self._line.send(Notice(texts=texts))
 
     def _tell(self, events: list[TokenEvent], admitted: list[int]) -> None:
-        """An event that no message carries ends its request."""
+        """An event that no message carries ends its request. `admitted` is told once, and first."""
         try:
             self._line.send(Events(events=events, admitted=admitted))
         except MessageTooLarge as error:
-            if len(events) > 1:
+            if admitted:
+                self._tell([], admitted)
+            if len(events) > 1 or admitted:
                 for event in events:
-                    self._tell([event], admitted)
+                    self._tell([event], [])
                 return
             (event,) = events
             if event.request_id in self._ours:
@@ -175,7 +178,7 @@ class RankLoop:
                 self._engine.finish(ours, "error")
                 self._forget(ours)
             failed = TokenEvent(event.request_id, [], finish_reason="error", error=f"its results are {error}")
-            self._line.send(Events(events=[failed], admitted=admitted))
+            self._line.send(Events(events=[failed], admitted=[]))
 
     def _forget(self, ours: int) -> None:
         self._ours.pop(self._theirs.pop(ours))

@@ -66,21 +66,22 @@ def run_rank(place: RankPlace, line: RankLine) -> int:
     except DriverLost:
         return ExitCode.OTHER
     except Refused as refused:
-        return _told(line, Fault(why="it cannot start", problems=list(refused.problems)))
+        return tell_end(line, Fault(why="it cannot start", problems=list(refused.problems)))
     except RanksApart as error:
-        _told(line, Fault(why=str(error), by_peer=True))
+        tell_end(line, Fault(why=str(error), by_peer=True))
         return ExitCode.NETWORK if all(fault.missing for fault in error.faults) else ExitCode.PLAN
     except PeerLost as error:
-        return _told(line, Fault(why=str(error), by_peer=True))
+        return tell_end(line, Fault(why=str(error), by_peer=True))
     except KeyboardInterrupt:
-        _told(line, Fault(why="it was told to end"))
+        tell_end(line, Fault(why="it was told to end"))
         raise
     except BaseException as error:  # noqa: BLE001 - the outermost loop of a rank; the driver gets it
         traceback.print_exc()
-        return _told(line, Fault(why=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__))
+        return tell_end(line, Fault(why=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__))
 
 
-def _told(line: RankLine, fault: Fault) -> int:
+def tell_end(line: RankLine, fault: Fault) -> int:
+    """Say why this rank ends, and wait until the driver has understood it. Returns the exit code."""
     try:
         line.send(Beat(doing=line.doing()))  # the last one may be old
         line.send(fault)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deepinfer.config.errors import Problem
@@ -75,15 +75,14 @@ class World:
             return None
         rank, message = news
         if isinstance(message, (Fault, LineEnded)):
-            self._lost = self._find_cause(rank, message)
+            self._lost = self._find_cause({rank: message})
             raise self._lost
         return rank, message
 
     def check(self) -> None:
-        """Raises WorldLost for a rank that ended before it could say anything."""
-        for rank in range(self.lines.size) if self.children is not None and self._lost is None else ():
-            if rank not in self.lines.ranks and self.children is not None and self.children.ended(rank):
-                self._lost = self._find_cause(rank, LineEnded())
+        """Raises WorldLost for ranks that ended before they could say anything."""
+        if self._lost is None and (gone := self._gone_early()):
+            self._lost = self._find_cause(dict.fromkeys(gone, LineEnded()))
         if self._lost is not None:
             raise self._lost
 
@@ -111,17 +110,25 @@ class World:
         self.lines.close()
         self.keeps.clear()
 
-    def _find_cause(self, rank: int, first: Fault | LineEnded) -> WorldLost:
+    def _gone_early(self) -> list[int]:
+        """Children that have ended and never called."""
+        children, called = self.children, self.lines.ranks
+        return [rank for rank in range(self.lines.size) if children and rank not in called and children.ended(rank)]
+
+    def _find_cause(self, first: Mapping[int, Fault | LineEnded]) -> WorldLost:
         """One rank's end ends others, and their news may come first: hear them all."""
         evidence, started_s = _Evidence(), time.monotonic()
-        evidence.add(rank, first)
+        for rank, news in first.items():
+            evidence.add(rank, news)
         longest_s = self.lines.silence_s + 2 * self.lines.heartbeat_s  # until a rank that hangs is found
         while (waited_s := time.monotonic() - started_s) < longest_s:
             if waited_s > self._settle_s and evidence.is_first_hand:
                 break
-            news = self.lines.next(0.05)
-            if news is not None and isinstance(news[1], (Fault, LineEnded)):
-                evidence.add(news[0], news[1])
+            heard = self.lines.next(0.05)
+            if heard is not None and isinstance(heard[1], (Fault, LineEnded)):
+                evidence.add(heard[0], heard[1])
+            for rank in self._gone_early():
+                evidence.add(rank, LineEnded())
         return self._told(evidence)
 
     def _told(self, evidence: _Evidence) -> WorldLost:
@@ -131,15 +138,14 @@ class World:
             rank, fault = own[0]
             return WorldLost(f"{self._name(rank)} failed{self._at(rank)}: {fault.why}", list(dict.fromkeys(problems)))
         quiet = {rank: ended for rank, ended in evidence.ended.items() if rank not in evidence.faults}
-        gone = [rank for rank, ended in quiet.items() if ended.silent_s is None]
+        gone = [rank for rank, ended in quiet.items() if ended.silent_s is None and ended.deaf_s is None]
         if gone:
             return WorldLost(
                 "; ".join(f"{self._name(rank)} {self._how(rank)}{self._at(rank)}" for rank in sorted(gone))
             )
         if quiet:
             told = [
-                f"{self._name(rank)} gave no sign of life for {ended.silent_s:.2g} s{self._at(rank)}: it was stopped, "
-                "or its host or network is gone"
+                f"{self._name(rank)} {_quiet(ended)}{self._at(rank)}: it was stopped, or its host or network is gone"
                 for rank, ended in sorted(quiet.items())
             ]
             return WorldLost("; ".join(told))
@@ -165,4 +171,7 @@ class World:
         return f" while {known.doing}" if known is not None else " while starting"
 
 
-Starter = Callable[[], World]
+def _quiet(ended: LineEnded) -> str:
+    if ended.deaf_s is not None:
+        return f"took no message for {ended.deaf_s:.2g} s"
+    return f"gave no sign of life for {ended.silent_s:.2g} s"

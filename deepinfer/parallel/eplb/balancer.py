@@ -18,8 +18,9 @@ import torch
 
 from deepinfer.parallel.eplb.loads import LoadWindow
 from deepinfer.parallel.eplb.moves import ExpertSlots, Mover
-from deepinfer.parallel.eplb.policy import balance, peak_and_mean
+from deepinfer.parallel.eplb.policy import balance, peak_and_mean, rank_loads
 from deepinfer.parallel.eplb.saved import Saved, write_placement
+from deepinfer.parallel.eplb.told import told
 from deepinfer.parallel.placement import Placement
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ PLAN_STEPS = 4  # a placement is taken up so many steps after its loads were add
 
 
 class BalancerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a balancer is at. Loads are those that were added up last, summed over layers, under the present placement."""
+    """What a balancer is at; `print` shows it as a table. Loads are those that were added up last, summed over layers, under
+    the present placement."""
 
     num_steps: int
     num_rebalances: int
@@ -41,10 +43,19 @@ class BalancerState(msgspec.Struct, frozen=True, kw_only=True):
     window_steps: int  # of the loads
     peak_tokens: float  # Σ over steps of the rows of the most loaded rank
     mean_tokens: float  # … of a rank on average; as much as the peak would be perfect
+    rank_tokens: list[float]  # … of each rank
     planning: bool
     moves_left: int  # experts that still travel between ranks
     moved: int  # experts that have, since the start
     moved_bytes: int
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether what was asked for is done: nothing is being planned, and every expert is where it shall be."""
+        return not self.planning and self.moves_left == 0
+
+    def __str__(self) -> str:
+        return "\n".join(told(self))
 
 
 class EplbBalancer:
@@ -116,6 +127,7 @@ class EplbBalancer:
             window_steps=len(self._load_WLE),
             peak_tokens=peak,
             mean_tokens=mean,
+            rank_tokens=rank_loads(self._load_WLE, placement.expert_LP, placement.num_ranks).tolist(),
             planning=self._planned is not None,
             moves_left=self._mover.num_left if self._mover else 0,
             moved=self._moved + (self._mover.num_moved if self._mover else 0),

@@ -63,6 +63,15 @@ def peak_and_mean(load_WLE: np.ndarray, expert_LP: np.ndarray, num_ranks: int) -
     return float(peak), float(load_WLE.sum() / num_ranks)
 
 
+def rank_loads(load_WLE: np.ndarray, expert_LP: np.ndarray, num_ranks: int) -> np.ndarray:
+    """[R]: Σ over steps and layers of the load of each rank [tokens]; the copies of an expert share its load evenly."""
+    total_R = np.zeros(num_ranks)
+    for load_E, expert_P in zip(load_WLE.sum(0), expert_LP, strict=True):
+        copies_E = np.bincount(expert_P, minlength=len(load_E))
+        total_R += (load_E[expert_P] / copies_E[expert_P]).reshape(num_ranks, -1).sum(1)
+    return total_R
+
+
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _condensed(load_WLE: np.ndarray, layer: int, most_steps: int) -> np.ndarray:
     """[K, E] of one layer: runs of neighbouring steps, as even as they can be, added up. Bursts last longer than a step."""

@@ -25,8 +25,12 @@ class Saved:
 
 
 def write_placement(path: str | Path, saved: Saved) -> None:
-    """Replaces the file only once all of it is written. Raises OSError."""
+    """Replaces the file only once all of it is written. Raises OSError, ValueError where the path can name no file."""
     path = Path(path)
+    beside = path.with_name(path.name + ".part")
+    for each in (path, beside):
+        if each.exists() and not each.is_file():  # a pipe would wait for a reader
+            raise OSError(f"{each.name} is there and no regular file, and is not replaced")
     tensors = {"expert_LP": saved.placement.expert_LP.astype(np.int64), "load_WLE": saved.load_WLE.astype(np.int64)}
     about = {
         "format": FORMAT,
@@ -34,9 +38,13 @@ def write_placement(path: str | Path, saved: Saved) -> None:
         "ranks": str(saved.placement.num_ranks),
         "digest": _digest(tensors),
     }
-    beside = path.with_name(path.name + ".part")
-    beside.write_bytes(save(tensors, about))
-    beside.replace(path)
+    try:
+        beside.write_bytes(save(tensors, about))
+        beside.replace(path)
+    except BaseException:
+        if beside.is_file():
+            beside.unlink()
+        raise
 
 
 def read_placement(path: str | Path, *, layers: int, experts: int, ranks: int, slots: int) -> Saved:
@@ -52,12 +60,37 @@ def read_placement(path: str | Path, *, layers: int, experts: int, ranks: int, s
     if about.get("digest") != _digest(tensors):
         raise ValueError("the file is damaged: its content is not what was written")
     expert_LP, load_WLE = tensors["expert_LP"], tensors["load_WLE"]
+    if not (about.get("experts", "").isdecimal() and about.get("ranks", "").isdecimal()):
+        raise ValueError("the file does not say of how many experts and ranks it is")
+    if expert_LP.ndim != 2 or expert_LP.dtype != np.int64:
+        raise ValueError(f"expert_LP is {_kind(expert_LP)}, not int64 of layers and slots")
     found = (len(expert_LP), int(about["experts"]), int(about["ranks"]), expert_LP.shape[1])
     if found != (layers, experts, ranks, slots):
         of = "it is of {} layers with {} experts, on {} ranks in {} slots".format(*found)
         here = f"this plan has {layers} layers with {experts} experts, on {ranks} ranks in {slots} slots"
         raise ValueError(f"{of}; {here}")
+    _check_content(expert_LP, load_WLE, experts)
     return Saved(Placement(expert_LP, experts, ranks), load_WLE)
+
+
+def _check_content(expert_LP: np.ndarray, load_WLE: np.ndarray, experts: int) -> None:
+    """Raises ValueError: whoever wrote the digest may have been wrong about the rest."""
+    if expert_LP.min() < 0 or expert_LP.max() >= experts:
+        wrong = int(expert_LP[(expert_LP < 0) | (expert_LP >= experts)][0])
+        raise ValueError(f"a slot holds expert {wrong}, and experts count from 0 to {experts - 1}")
+    for layer, expert_P in enumerate(expert_LP):
+        if missing := sorted(set(range(experts)) - set(expert_P.tolist())):
+            raise ValueError(f"no slot of layer {layer} holds expert {missing[0]}")
+    if load_WLE.dtype != np.int64 or load_WLE.shape[1:] != (len(expert_LP), experts):
+        raise ValueError(
+            f"load_WLE is {_kind(load_WLE)}, not int64 of steps, {len(expert_LP)} layers and {experts} experts"
+        )
+    if load_WLE.size and load_WLE.min() < 0:
+        raise ValueError(f"a load is {int(load_WLE.min())} rows, and loads count from 0")
+
+
+def _kind(array: np.ndarray) -> str:
+    return f"{array.dtype} of shape {list(array.shape)}"
 
 
 def _digest(tensors: dict[str, np.ndarray]) -> str:

@@ -16,6 +16,9 @@ from deepinfer.plan.launch.worlds import World
 FILE = "run.sh"
 HERE = "127.0.0.1"
 PLAN = f"$folder/{PLAN_FILE}"
+INTERFACE = """\
+# Ranks of one machine need no network: gloo would listen where others can reach it.
+[ ! -e /sys/class/net/lo ] || export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-lo}\""""
 GRACE_S = 5  # that ranks have to say what they know of one that failed, and again to end when told to
 WORLD = """\
 running() {{ # whether a rank of this world runs
@@ -86,7 +89,7 @@ def _started(job: Job, python: str) -> list[str]:
         variables = "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"
         return [f"exec env {variables} {command([python, '-m', *rank_words(first, PLAN)])}"]
     start = f'{command([python])} -m deepinfer rank "plan={PLAN}" "role=$1" "replica=$2"'
-    lines = [WORLD.format(start=start, here=HERE, grace_s=GRACE_S)]
+    lines = [INTERFACE, WORLD.format(start=start, here=HERE, grace_s=GRACE_S)]
     if not others:
         return [*lines, _call(job, first)]
     return [

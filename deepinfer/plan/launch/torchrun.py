@@ -1,12 +1,19 @@
 """launcher=torchrun: one script for every node of every replica, to be started there by whatever starts things on a site."""
 
 import shlex
+from collections.abc import Iterator
 
+from deepinfer.config.errors import ExitCode
 from deepinfer.config.launchers import TorchrunLauncher
 from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
 from deepinfer.plan.launch.shell import about, command, exports, script, torchrun
 from deepinfer.plan.launch.worlds import World
 
+RESOLVES = """\
+! command -v getent >/dev/null || getent ahosts "$master_addr" >/dev/null || {{
+  echo "deepinfer: the address of node 0, $master_addr, means nothing on this machine: no such name is known here" >&2
+  exit {code}
+}}"""
 ALONE = "127.0.0.1"  # a world of one node meets on it
 
 
@@ -19,9 +26,16 @@ def render(job: Job) -> Rendered:
             files[name] = _script(job, world, node)
             host = _host(job, world, node)
             steps.append(f"{_address_to_set(job, world)}./{name}{f'   # on {host}' if host else ''}")
-    where = "" if job.hosts else "; MASTER_ADDR is the address of the machine that runs node 0 of the same replica"
-    notes = (f"copy this folder to every node, or share it; each script runs on a node of its own{where}",)
-    return Rendered(files=files, steps=tuple(steps), notes=notes)
+    return Rendered(files=files, steps=tuple(steps), notes=tuple(_notes(job)))
+
+
+def _notes(job: Job) -> Iterator[str]:
+    nodes = [world.num_nodes for world in job.worlds]
+    if nodes == [1]:
+        return
+    meets = max(nodes) > 1 and not job.hosts
+    where = "; MASTER_ADDR is the address of the machine that runs node 0 of the same replica" if meets else ""
+    yield f"copy this folder to every node, or share it; each script runs on a node of its own{where}"
 
 
 def script_name(world: World, node: int) -> str:
@@ -48,10 +62,18 @@ def _script(job: Job, world: World, node: int) -> str:
             'folder="$(cd "$(dirname "$0")/.." && pwd)"',
             f"master_addr={_address(job, world, node)}",
             launcher.setup or "",
+            _checked(world),
             _told(job, world, node),
             f"exec {command(words)}",
         ],
     )
+
+
+def _checked(world: World) -> str:
+    """Lines that end the script where the address of node 0 means nothing there: torchrun would wait for it at length."""
+    if world.num_nodes == 1:
+        return ""
+    return RESOLVES.format(code=int(ExitCode.NETWORK))
 
 
 def _told(job: Job, world: World, node: int) -> str:

@@ -26,7 +26,8 @@ MAX_CACHED_BYTES = 512 * 2**20
 
 class GrammarDesk:
     """Shapes: K drafts · W = ceil(V / 32) words of a mask. Used from the engine's thread, but for
-    `lookahead` and `forced` and their `_of`, which the executor's thread calls between `masks` and the `advance` that follows.
+    `under`, `lookahead` and `forced` and their `_of`, which the executor's thread calls between `masks` and the `advance` that
+    follows.
 
     A request is `start`ed, told by `ready` once its grammar is compiled, then `attach`ed to the slot it runs in and
     `detach`ed when it has left for good. Its state is the committed tokens: a preempted request that keeps its slot goes on
@@ -111,6 +112,10 @@ class GrammarDesk:
 
     def has(self, slot: int) -> bool:
         return slot in self._sessions
+
+    def under(self, slots: Sequence[int]) -> list[int]:
+        """Which of `slots`, by their places there, have a grammar."""
+        return [s for s, slot in enumerate(slots) if slot in self._sessions] if self._sessions else []
 
     def masks(self, slot: int, drafts: np.ndarray) -> np.ndarray:
         """uint32 [rows, W]: row 0 is for the next token, row i for the one after drafts[:i]; `drafts` int64 [K], -1 unused.

@@ -11,7 +11,9 @@ from toy_executor import ToyExecutor, expected_answer, toy_limits
 from toy_world import ToyRanks, Vanished
 
 from deepinfer.engine.engine import Engine
+from deepinfer.engine.limits import RequestRefused
 from deepinfer.engine.seeds import sequence_key
+from deepinfer.engine.world.world import WorldLost
 from deepinfer.interfaces import SamplingParams
 
 PATIENCE_S = 60.0
@@ -55,6 +57,9 @@ def test_answers_are_those_of_one_engine_for_random_arrivals(size, draft_depth, 
         for _ in range(rng.randrange(3)):
             drain(fleet, collected, iter([False, True]).__next__)
     drain(fleet, collected, lambda: all(ended(collected, ids) for ids, _, _ in submitted))
+    alone = [3], SamplingParams(max_tokens=6, seed=1, ignore_eos=True)  # all others serve
+    submitted.append((fleet.submit(*alone), *alone))
+    drain(fleet, collected, lambda: ended(collected, submitted[-1][0]))
     for ids, prompt, params in submitted:
         for n_index, request_id in enumerate(ids):
             key = sequence_key(params.seed, n_index)
@@ -217,3 +222,55 @@ def test_results_that_no_message_carries_end_their_request_alone(monkeypatch):
     )
     assert len(tokens(collected[small[0]])) == 5
     fleet.close()
+
+
+def test_who_was_admitted_is_told_once_whoever_heard_of_it():
+    ranks = ToyRanks(2, toy_limits())
+    fleet, admitted = ranks.fleet(), []
+    params = SamplingParams(max_tokens=6, seed=1, ignore_eos=True)
+    ids, collected = [], {}
+    for _ in range(4):
+        ids += fleet.submit([5, 6], params)
+        fleet.stats()  # hears what came meanwhile
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not ended(collected, ids):
+        assert time.monotonic() < deadline_s
+        for event in fleet.step():
+            collected.setdefault(event.request_id, []).append(event)
+        admitted += fleet.newly_admitted
+    assert sorted(admitted) == ids
+    fleet.close()
+
+
+def test_a_request_that_no_message_carries_wakes_nobody(monkeypatch):
+    ranks = ToyRanks(3, toy_limits())
+    fleet = ranks.fleet()
+    sent, send = [], fleet.world.send
+    monkeypatch.setattr(fleet.world, "send", lambda rank, message: (send(rank, message), sent.append((rank, message))))
+    monkeypatch.setattr("deepinfer.parallel.channel.MOST_BYTES", 500)
+    with pytest.raises(RequestRefused, match="between ranks one has at most 500"):
+        fleet.submit([5] * 40, SamplingParams(max_tokens=5, seed=1))
+    assert (sent, len(fleet._open)) == ([], 0)
+    ids, collected = fleet.submit([5], SamplingParams(max_tokens=2, seed=1)), {}
+    assert [(rank, type(message).__name__) for rank, message in sent] == [(0, "Submit"), (1, "Poke"), (2, "Poke")]
+    monkeypatch.undo()
+    drain(fleet, collected, lambda: ended(collected, ids))
+    fleet.close()
+
+
+def test_a_closed_fleet_says_so_instead_of_waiting():
+    ranks = ToyRanks(2, toy_limits(), in_step=False)
+    asked, never = ranks.fleet(), ranks.fleet()
+    collected = {}
+    ids = asked.submit([5, 6], SamplingParams(max_tokens=3, seed=1))
+    drain(asked, collected, lambda: ended(collected, ids))
+    before = asked.stats()
+    for fleet in (asked, never):
+        fleet.close()
+        with pytest.raises(WorldLost, match="this LLM is closed; make a new one"):
+            fleet.ask_experts()
+        with pytest.raises(RequestRefused, match="this LLM is closed"):
+            fleet.submit([1], SamplingParams(max_tokens=1, seed=1))
+    assert asked.stats().finished == before.finished
+    with pytest.raises(WorldLost, match="this LLM is closed"):
+        never.stats()

@@ -59,7 +59,14 @@ def test_a_biased_load_is_balanced_while_steps_go_on() -> None:
     assert before.peak_tokens > 1.6 * before.mean_tokens
     assert after.peak_tokens < 1.35 * after.mean_tokens
     assert before.window_steps == 3 and after.window_steps == 8 and after.num_rebalances >= 1
-    assert after.moved_bytes == after.moved * UNIT_BYTES > 0 and after.moves_left == 0
+    assert after.moved_bytes == after.moved * UNIT_BYTES > 0 and after.moves_left == 0 and after.at_rest
+    assert sum(after.rank_tokens) == pytest.approx(after.mean_tokens * RANKS)
+    assert max(after.rank_tokens) < 1.35 * after.mean_tokens < 1.35 * after.peak_tokens
+    told = str(after).splitlines()
+    assert "where 1 is perfect" in told[2] and [line.split()[0] for line in told[3:]] == [
+        "rank",
+        *map(str, range(RANKS)),
+    ]
     moved = [state.moved for state in states]
     assert max(np.diff(moved)) <= RANKS, "a rank takes no more than the budget"
 

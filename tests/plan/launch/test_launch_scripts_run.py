@@ -84,17 +84,24 @@ def execute(tmp_path: Path, programs: Path) -> Callable[..., tuple[int, list[str
 
 def test_torchrun(launch_of: Launch, execute: Any, tmp_path: Path) -> None:
     _, rendered = launch_of(*TWO_NODES, "launcher=torchrun", "launcher.env.A=it's $5", "launcher.setup=export CODE=3")
-    code, told, _ = execute(rendered, "bash", "all-0/node-1.sh", MASTER_ADDR="n0")
+    code, told, _ = execute(rendered, "bash", "all-0/node-1.sh", MASTER_ADDR="127.0.0.1")
     assert code == 3  # of what it runs; and the setup was run
     assert told == [
-        "RANK= WORLD_SIZE= LOCAL_RANK= A=it's $5 n0",
-        *("-m torch.distributed.run --nnodes=2 --node-rank=1 --nproc-per-node=8 --master-addr=n0").split(),
+        "RANK= WORLD_SIZE= LOCAL_RANK= A=it's $5 127.0.0.1",
+        *("-m torch.distributed.run --nnodes=2 --node-rank=1 --nproc-per-node=8 --master-addr=127.0.0.1").split(),
         *("--master-port=29500 --max-restarts=0 -m deepinfer rank").split(),
         f"plan={tmp_path}/a launch/all-0/../plan.json".replace("/all-0/..", ""),
         "role=all",
         "replica=0",
         "END",
     ]
+
+
+def test_torchrun_where_the_address_of_node_0_means_nothing(launch_of: Launch, execute: Any) -> None:
+    _, rendered = launch_of(*TWO_NODES, "launcher=torchrun")
+    code, told, said = execute(rendered, "bash", "all-0/node-1.sh", MASTER_ADDR="nobody.invalid")
+    assert code == 7 and told == []
+    assert "the address of node 0, nobody.invalid, means nothing on this machine" in said
 
 
 def test_local(launch_of: Launch, execute: Any, tmp_path: Path) -> None:

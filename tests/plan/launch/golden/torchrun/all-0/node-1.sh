@@ -6,6 +6,10 @@ export NCCL_DEBUG=WARN
 export OMP_NUM_THREADS=8
 folder="$(cd "$(dirname "$0")/.." && pwd)"
 master_addr="${MASTER_ADDR:?set it to the address of the machine that runs all-0/node-0.sh}"
+! command -v getent >/dev/null || getent ahosts "$master_addr" >/dev/null || {
+  echo "deepinfer: the address of node 0, $master_addr, means nothing on this machine: no such name is known here" >&2
+  exit 7
+}
 echo "deepinfer: node 1 of 2 of all-0 meets the others at $master_addr:29500"'; torchrun waits 10 minutes for them' >&2
 exec python -m torch.distributed.run \
   --nnodes=2 \
