@@ -24,7 +24,7 @@ SMALL = (
     "model.threads=1",
     "sampling=reproducible",
 )
-QUICK = ("executor=distributed", "executor.heartbeat_s=0.3", "executor.silence_s=5")
+QUICK = ("executor=distributed", "executor.heartbeat_s=0.5", "executor.silence_s=15")
 ENDLESS = SamplingParams(max_tokens=60, seed=1, temperature=1.0, ignore_eos=True)
 PATIENCE_S = 60.0
 
