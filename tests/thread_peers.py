@@ -21,8 +21,6 @@ class Board:
     def __init__(self, size: int) -> None:
         self.size, self.said = size, [None] * size
         self.barrier = threading.Barrier(size, timeout=PATIENCE_S)
-        self.mail: dict[tuple[int, int], list[Tensor]] = {}
-        self.news = threading.Condition()
 
     def meet(self, rank: int, what: Any) -> list[Any]:
         """What everybody brought to this meeting."""
@@ -69,18 +67,6 @@ class ThreadPeers:
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
         return self._meet(f"broadcast {tuple(x.shape)} {x.dtype} {source}", x.clone())[source]
-
-    def send(self, x: Tensor, to: int) -> None:
-        with self.board.news:
-            self.board.mail.setdefault((self.rank, to), []).append(x.clone())
-            self.board.news.notify_all()
-
-    def receive(self, like: Tensor, source: int) -> Tensor:
-        with self.board.news:
-            assert self.board.news.wait_for(lambda: self.board.mail.get((source, self.rank)), PATIENCE_S), "no mail"
-            x = self.board.mail[source, self.rank].pop(0)
-        assert (x.shape, x.dtype) == (like.shape, like.dtype)
-        return x
 
 
 def run_ranks(size: int, rank: Callable[[ThreadPeers], Any]) -> list[Any]:

@@ -17,10 +17,11 @@ from deepinfer.engine.build_seat import Seat
 from deepinfer.engine.build_speculation import build_lengths, decode_state
 from deepinfer.engine.device import TimedExecutor
 from deepinfer.engine.engine import Engine
-from deepinfer.engine.executor_distributed import DistributedExecutor, ServingExecutor
+from deepinfer.engine.executor_distributed import DistributedExecutor
 from deepinfer.engine.executor_simulated import SimulatedExecutor
 from deepinfer.engine.executor_thread import ThreadedExecutor
 from deepinfer.engine.limits import EngineLimits
+from deepinfer.engine.serving_executor import ServingExecutor
 from deepinfer.engine.unbuilt import is_simulated, refuse_unbuilt
 from deepinfer.sampling.tokenizer import BpeTokenizer
 

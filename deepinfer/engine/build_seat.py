@@ -12,7 +12,8 @@ import msgspec
 
 from deepinfer.engine.build_spread import RankGroups
 from deepinfer.engine.context_ranks import ContextLeader
-from deepinfer.engine.executor_distributed import DistributedExecutor, ServingExecutor
+from deepinfer.engine.executor_distributed import DistributedExecutor
+from deepinfer.engine.serving_executor import ServingExecutor
 from deepinfer.parallel.meeting import Meeting, Word
 from deepinfer.parallel.rendezvous import put
 from deepinfer.speculation.cost_curve import CostCurve

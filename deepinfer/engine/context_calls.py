@@ -10,7 +10,7 @@ import numpy as np
 from deepinfer.interfaces import Request, SampleInput, StepPlan
 
 if TYPE_CHECKING:
-    from deepinfer.engine.executor_distributed import ServingExecutor
+    from deepinfer.engine.serving_executor import ServingExecutor
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=True):

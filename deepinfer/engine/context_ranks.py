@@ -16,15 +16,14 @@ import numpy as np
 import torch
 
 from deepinfer.engine import context_calls as calls
+from deepinfer.engine.serving_executor import AroundExecutor
 from deepinfer.engine.shared_steps import whole_steps
 from deepinfer.parallel.peers import PeerLost
 
 if TYPE_CHECKING:
-    from deepinfer.engine.decode_state import DecodeState
     from deepinfer.engine.drafting import DraftGrammar
-    from deepinfer.engine.executor_distributed import ServingExecutor
-    from deepinfer.engine.stats import ExecutorTimes
-    from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepOutput, StepPlan
+    from deepinfer.engine.serving_executor import ServingExecutor
+    from deepinfer.interfaces import Request, SampleInput, StepOutput, StepPlan
     from deepinfer.parallel.peers import Peers
 
 LEADER = 0
@@ -35,7 +34,7 @@ class RanksDiffer(RuntimeError):
     """Two ranks that compute the same came to different results."""
 
 
-class ContextLeader:
+class ContextLeader(AroundExecutor):
     """`inner` with followers, who are the other ranks of `peers`: a group that exchanges host memory. A step is waited for when
     it is sampled, to compare what came of it."""
 
@@ -48,31 +47,9 @@ class ContextLeader:
         self._agreement = Agreement(peers)
         self._output: StepOutput | None = None
 
-    @property
-    def times(self) -> ExecutorTimes:
-        return self.inner.times
-
-    @property
-    def state(self) -> DecodeState:
-        return self.inner.state
-
-    @property
-    def drafted(self) -> bool:
-        return self.inner.drafted
-
-    @property
-    def row_sizes(self) -> Sequence[int]:
-        return self.inner.row_sizes
-
     def keep_sizes(self, rows: np.ndarray, seconds: np.ndarray) -> None:
         assert not self.inner.row_sizes, "followers would keep all sizes"
         self.inner.keep_sizes(rows, seconds)
-
-    def step_clock(self) -> float:
-        return self.inner.step_clock()
-
-    def prepare(self, params: SamplingParams) -> None:
-        self.inner.prepare(params)
 
     def admit(self, slot: int, request: Request, length_end: int) -> None:
         call = calls.Admit.of(slot, request, length_end)

@@ -7,39 +7,17 @@ runs, never longer, and a world without work runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Protocol
 
-import numpy as np
-
-from deepinfer.engine.decode_state import DecodeState
-from deepinfer.engine.device import StepClocked
-from deepinfer.engine.drafting import DraftGrammar
+from deepinfer.engine.serving_executor import AroundExecutor, ServingExecutor
 from deepinfer.engine.shared_steps import whole_steps
-from deepinfer.engine.stats import ExecutorTimes
-from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepOutput, StepPlan
+from deepinfer.interfaces import SampleInput, StepOutput, StepPlan
 from deepinfer.parallel.meeting import Meeting, Met, Word
 
 
-class ServingExecutor(StepClocked, Protocol):
-    """An executor whose model is spread: it can take part in the steps of others."""
-
-    grammar: DraftGrammar | None
-
-    @property
-    def drafted(self) -> bool:
-        """Whether the step that was sampled last ran a round of drafts."""
-
-    def serve_forward(self) -> None:
-        """The collectives of one forward pass, with no rows."""
-
-    def serve_draft(self) -> None:
-        """Those of one round of drafts, with no sequences."""
-
-
-class DistributedExecutor:
+class DistributedExecutor(AroundExecutor):
     """`inner` runs what this rank has. `after_step(asked)` is called after every step that anybody ran, and where somebody
     asked."""
 
@@ -51,27 +29,6 @@ class DistributedExecutor:
         self._wake = 0
         self._asks: SimpleQueue[tuple[int, Callable[[], None]]] = SimpleQueue()
         self._asked: list[Callable[[], None]] = []  # to be called after the present step
-
-    @property
-    def times(self) -> ExecutorTimes:
-        return self.inner.times
-
-    @property
-    def state(self) -> DecodeState:
-        return self.inner.state
-
-    @property
-    def row_sizes(self) -> Sequence[int]:
-        return self.inner.row_sizes
-
-    def keep_sizes(self, rows: np.ndarray, seconds: np.ndarray) -> None:
-        self.inner.keep_sizes(rows, seconds)
-
-    def step_clock(self) -> float:
-        return self.inner.step_clock()
-
-    def plant_drafts(self, slots: np.ndarray, number: int) -> None:
-        self.inner.plant_drafts(slots, number)
 
     def run_forward(self, plan: StepPlan) -> None:
         met = self._meet(Word(runs=True, drafts=False, works=True))
@@ -118,21 +75,6 @@ class DistributedExecutor:
     def collect(self) -> StepOutput:
         with whole_steps():
             return self.inner.collect()
-
-    def prepare(self, params: SamplingParams) -> None:
-        self.inner.prepare(params)
-
-    def admit(self, slot: int, request: Request, length_end: int) -> None:
-        self.inner.admit(slot, request, length_end)
-
-    def release(self, slot: int) -> None:
-        self.inner.release(slot)
-
-    def poison(self, blocks: np.ndarray, slot: int) -> None:
-        self.inner.poison(blocks, slot)
-
-    def close(self) -> None:
-        self.inner.close()
 
     def _meet(self, word: Word) -> Met:
         """Meet, with what this rank was asked to ask for."""

@@ -54,12 +54,6 @@ class Peers(Protocol):
     def broadcast(self, x: Tensor, source: int) -> Tensor:
         """`source`'s x everywhere; all have its shape and dtype."""
 
-    def send(self, x: Tensor, to: int) -> None:
-        """Give x to rank `to`, which calls `receive`. Returns when x may be changed."""
-
-    def receive(self, like: Tensor, source: int) -> Tensor:
-        """What `source` sends, in the shape and dtype of `like`."""
-
 
 class TorchPeers:
     """Peers over a process group of torch.distributed. Raises PeerLost out of every call that fails."""
@@ -75,12 +69,7 @@ class TorchPeers:
     def begin_all_gather(self, x: Tensor) -> Pending:
         out, x = x.new_empty((self.size, *x.shape)), x.contiguous()
         work = finished(lambda: _gather(out.flatten(0, 1), x, group=self.group, async_op=True))
-
-        def wait() -> Tensor:
-            finished(work.wait)
-            return out
-
-        return wait
+        return _pending(work, out)
 
     def all_to_all(self, x: Tensor) -> Tensor:
         assert len(x) == self.size, "one row for each rank"
@@ -93,25 +82,20 @@ class TorchPeers:
         out, rows = rows.new_empty(sum(receive), *rows.shape[1:]), rows.contiguous()
         counts = list(receive), list(send)
         work = finished(lambda: dist.all_to_all_single(out, rows, *counts, group=self.group, async_op=True))
-
-        def wait() -> Tensor:
-            finished(work.wait)
-            return out
-
-        return wait
+        return _pending(work, out)
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
         out = x.clone(memory_format=torch.contiguous_format)
         finished(lambda: dist.broadcast(out, group_src=source, group=self.group))
         return out
 
-    def send(self, x: Tensor, to: int) -> None:
-        finished(lambda: dist.send(x.contiguous(), group_dst=to, group=self.group))
 
-    def receive(self, like: Tensor, source: int) -> Tensor:
-        out = torch.empty_like(like, memory_format=torch.contiguous_format)
-        finished(lambda: dist.recv(out, group_src=source, group=self.group))
+def _pending(work: dist.Work, out: Tensor) -> Pending:
+    def wait() -> Tensor:
+        finished(work.wait)
         return out
+
+    return wait
 
 
 def finished(call: Callable[[], Result]) -> Result:
