@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from deepinfer.model.v41 import V41Model
     from deepinfer.ops.device import DeviceOps
     from deepinfer.parallel.eplb.balancer import EplbBalancer
-    from deepinfer.plan.types import Node, Plan, RankMemory
+    from deepinfer.plan.types import Plan, RankMemory
     from deepinfer.sampling.sampler import Sampler
 
 
@@ -147,7 +147,7 @@ def tokenizer_of(plan: Plan) -> BpeTokenizer | None:
 
 
 def _simulated(plan: Plan, limits: EngineLimits, poison_freed: bool) -> EngineGraph:
-    settings = _node(plan, "executor").settings
+    settings = plan.node("executor").settings
     executor = SimulatedExecutor(
         vocab_size=limits.vocab_size,
         state=decode_state(plan, limits),
@@ -187,7 +187,3 @@ def sampler_of(limits: EngineLimits, tokenizer: BpeTokenizer | None) -> Sampler:
 
 def _tokenizer_in(folder: Path | None) -> BpeTokenizer | None:
     return BpeTokenizer(folder / "tokenizer.json") if folder and (folder / "tokenizer.json").is_file() else None
-
-
-def _node(plan: Plan, name: str) -> Node:
-    return next(node for node in plan.graph if node.name == name)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from deepinfer.engine.build_seat import SharedCurve
     from deepinfer.engine.device import StepClocked
     from deepinfer.model.cache_storage import ModelCache
-    from deepinfer.plan.types import Node, Plan
+    from deepinfer.plan.types import Plan
     from deepinfer.sampling.sampler import Sampler
 
 ENGINE_KEYS = (
@@ -85,7 +85,7 @@ def verifier_of(plan: Plan, sampler: Sampler) -> Verifier:
 
 def token_drafter(plan: Plan) -> Drafter | None:
     """A drafter that proposes from tokens alone; None where nothing is drafted, or where the checkpoint's module drafts."""
-    node = _node(plan)
+    node = plan.node("drafter")
     if not node.implementation or plan.drafting.num_draft_layers:
         return None
     keys = {key: value for key, value in node.settings.items() if key not in ENGINE_KEYS}
@@ -113,7 +113,7 @@ def build_lengths(
     """
     if not limits.draft_depth:
         return None, ()
-    settings = _node(plan).settings
+    settings = plan.node("drafter").settings
     if plan.drafting.kind != "dspark":
         return FixedLengths(plan.drafting.verify_length, BackOff() if settings.get("back_off", True) else None), ()
     curve, notice = None, ""
@@ -186,7 +186,3 @@ def curve_folder() -> Path | None:
 
 def _plain_s(curve: CostCurve, num_sequences: int) -> float:
     return float(curve.predict(num_sequences, num_sequences, drafted=False))
-
-
-def _node(plan: Plan) -> Node:
-    return next(node for node in plan.graph if node.name == "drafter")

@@ -265,6 +265,10 @@ class Plan(Frozen, frozen=True, kw_only=True):
     rank_digest: str = ""
     numerics_digest: str = ""
 
+    def node(self, name: str) -> Node:
+        """The part of the engine graph with this name, which every plan has."""
+        return next(node for node in self.graph if node.name == name)
+
     def to_json(self) -> bytes:
         """The plan as JSON; `from_json` gives back an equal plan."""
         return msgspec.json.encode(self)

@@ -54,7 +54,7 @@ def shape_of(plan: Plan, role_name: str) -> WorldShape:
 
 def settings_of(plan: Plan) -> dict[str, float | int | str]:
     """The keys of executor=distributed."""
-    return next(node.settings for node in plan.graph if node.name == "executor")
+    return plan.node("executor").settings
 
 
 def run_rank(place: RankPlace, line: RankLine) -> int:
