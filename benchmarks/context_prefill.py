@@ -13,7 +13,6 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,10 +43,9 @@ class CountingPeers(TorchPeers):
 
     received_bytes = 0
 
-    def exchange(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Pending:
-        others = sum(receive) - receive[self.rank]
-        self.received_bytes += others * rows[:1].numel() * rows.itemsize if len(rows) else 0
-        return super().exchange(rows, send, receive)
+    def begin_all_gather(self, x: Tensor) -> Pending:
+        self.received_bytes += (self.size - 1) * x.numel() * x.itemsize
+        return super().begin_all_gather(x)
 
 
 class Prompt:

@@ -25,18 +25,20 @@ def _engram_gather(
     row_R = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there_R = row_R < num_rows
     place_R = tl.load(rows_ptr + row_R, mask=there_R, other=0)
+    read_R = there_R & (place_R >= 0)
     group_G = tl.arange(0, GROUPS)
     column_GK = group_G[:, None] * 32 + tl.arange(0, 32)[None, :]
     code_RGK = (place_R * (GROUPS * 32))[:, None, None] + column_GK[None]
-    codes_RGK = tl.load(codes_ptr + code_RGK, mask=there_R[:, None, None], other=0)
-    power_RG = tl.load(powers_ptr + (place_R * GROUPS)[:, None] + group_G[None, :], mask=there_R[:, None], other=0)
+    codes_RGK = tl.load(codes_ptr + code_RGK, mask=read_R[:, None, None], other=0)
+    power_RG = tl.load(powers_ptr + (place_R * GROUPS)[:, None] + group_G[None, :], mask=read_R[:, None], other=0)
     values_RGK = e4m3_values(codes_RGK) * any_power_value(power_RG.to(tl.int32))[:, :, None]
     out_RGK = row_R.to(tl.int64)[:, None, None] * (GROUPS * 32) + column_GK[None]
     tl.store(out_ptr + out_RGK, as_bf16(values_RGK), mask=there_R[:, None, None])
 
 
 def engram_gather(codes_AK: Tensor, powers_AG: Tensor, rows_TR: Tensor) -> Tensor:
-    """bfloat16 [T, R · K] of E4M3 rows and their E8M0 powers; `rows_TR` int64 on the device, the table there or pinned."""
+    """bfloat16 [T, R · K] of E4M3 rows and their E8M0 powers, zeros for a negative number; `rows_TR` int64 on the device, the
+    table there or pinned."""
     width = codes_AK.shape[1]
     assert codes_AK.dtype == torch.float8_e4m3fn and codes_AK.is_contiguous(), "codes are contiguous E4M3"
     assert powers_AG.dtype == torch.uint8 and powers_AG.is_contiguous(), "powers are contiguous bytes"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from deepinfer.config.errors import ExitCode, Problem, Refused
+from deepinfer.engine.build_balancer import build_balancer
+from deepinfer.engine.build_device_reach import device_reach
 from deepinfer.engine.build_local import Parts
 from deepinfer.engine.build_model import tensor_names, token_classes
+from deepinfer.engine.build_spread import device_dispatch_of
 from deepinfer.engine.device import StepOutOfMemory
-from deepinfer.engine.device_assembly import Loaded, assemble
+from deepinfer.engine.device_assembly import Loaded, assemble, in_step
 from deepinfer.engine.device_memory import use_growing_pieces, within_memory
 from deepinfer.engine.device_warm_up import warm_up
 from deepinfer.engine.limits import EngineLimits
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from deepinfer.engine.build_seat import Seat
+    from deepinfer.engine.build_spread import RankPart
     from deepinfer.engine.memory_profile import Fitted
     from deepinfer.model.fused.model import FusedModel
     from deepinfer.ops.device import DeviceOps
@@ -45,32 +50,36 @@ def device_parts(
     ops: DeviceOps | None = None,
     *,
     guard: bool = False,
+    seat: Seat | None = None,
 ) -> Parts:
     """Load the weights onto the device as they are stored, allocate the caches, wire the lanes.
 
-    `ops` None: those of the plan on its GPU; else these, on a CPU where the plan is for one.
+    `ops` None: those of the plan on its GPU; else these, on a CPU where the plan is for one. `seat`: of this rank among
+    several, whose device is the current one; all of them do this together.
     """
     notices: list[str] = []
     use_growing_pieces(_device(plan))
     if ops is None:
         ops, said = _ops(plan)
         notices += said
-    loaded = _with_room(plan, lambda: _load(plan, limits, folder, sampler, grammar, ops))
+    loaded = _with_room(plan, lambda: _load(plan, limits, folder, sampler, grammar, ops, seat))
     if loaded.calibration is not None and loaded.calibration.notice:
         notices.append(loaded.calibration.notice)
-    num_blocks = plan.memory[0].num_blocks
+    balancer = None if seat is None else build_balancer(plan, seat, loaded.dispatch, loaded.model.device)
+    num_blocks = loaded.memory.num_blocks
     with explained("compiling kernels for this GPU; later runs find them in the cache", on=loaded.graphs):
-        if loaded.graphs and _is_tight(plan.memory[0]):
+        if loaded.graphs and any(map(_is_tight, plan.memory)):
             fitted = _fitted(loaded)
             num_blocks = fitted.num_blocks
             notices += fitted.notices
         executor = _with_room(plan, lambda: assemble(loaded, num_blocks, guard=guard))
-        warm_up_s = _with_room(plan, lambda: warm_up(executor, limits))
+        warm_up_s = _with_room(plan, lambda: warm_up(executor, limits, in_step(executor, loaded)))
     return Parts(
         model=loaded.model,
         cache=executor.cache,
         executor=executor,
         waits=executor.sampling.waits,
+        balancer=balancer,
         num_blocks=num_blocks,
         warm_up_s=warm_up_s if loaded.graphs else 0.0,
         notices=tuple(notices),
@@ -94,7 +103,9 @@ def _with_room(plan: Plan, work: Callable[[], Made]) -> Made:
 def _device(plan: Plan) -> torch.device:
     import torch
 
-    return torch.device(plan.hardware.kind)
+    if plan.hardware.kind != "cuda" or plan.layout.num_ranks == 1:
+        return torch.device(plan.hardware.kind)
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _is_tight(memory: RankMemory) -> bool:
@@ -112,7 +123,7 @@ def _fitted(loaded: Loaded) -> Fitted:
     profile = _with_room(plan, lambda: measured(loaded))
     gc.collect()
     torch.cuda.empty_cache()
-    return fit_blocks(profile, plan.memory[0], plan.cache.padded_block_bytes)
+    return fit_blocks(profile, loaded.memory, plan.cache.padded_block_bytes)
 
 
 def _load(
@@ -122,17 +133,22 @@ def _load(
     sampler: Sampler,
     grammar: GrammarDesk | None,
     ops: DeviceOps,
+    seat: Seat | None,
 ) -> Loaded:
     device, module, calibration = _device(plan), None, None
-    stored, classes = _stored(plan, folder)
-    model = _model(plan, stored, classes, ops, device)
+    groups = None if seat is None else seat.shared
+    dispatch = device_dispatch_of(plan, groups, ops, device)
+    stored, classes = _stored(plan, folder, None if groups is None else groups.part(plan))
+    reached = {"dispatch": dispatch, **device_reach(plan, groups, device)}
+    model = _model(plan, stored, classes, ops, device, reached)
     if plan.drafting.num_draft_layers:
         from deepinfer.model.fused.dspark import FusedDSpark
 
         calibration = _calibration(plan, folder)
-        module = FusedDSpark(plan.model.config, stored, ops, model, layout=plan.cache)
+        module = FusedDSpark(plan.model.config, stored, ops, model, layout=plan.cache, dispatch=dispatch)
     return Loaded(
         plan=plan,
+        memory=plan.memory[0] if seat is None else seat.memory,
         limits=limits,
         sampler=sampler,
         grammar=grammar,
@@ -140,6 +156,10 @@ def _load(
         draft_module=module,
         calibration=calibration,
         graphs=device.type == "cuda" and ops.name != "twins",  # which wait for the device inside
+        dispatch=dispatch,
+        tables=reached.get("tables"),
+        meeting=None if seat is None else seat.meeting,
+        alone=seat is None or seat.shape.context == 1,
     )
 
 
@@ -165,23 +185,29 @@ def _ops(plan: Plan) -> tuple[DeviceOps, tuple[str, ...]]:
     return ops, (f"{told}: deepinfer plan names them",)
 
 
-def _stored(plan: Plan, folder: Path | None) -> tuple[dict[str, Tensor], np.ndarray | None]:
-    """Weights as a checkpoint holds them, on the host, and the classes of tokens."""
-    config, names = plan.model.config, tensor_names(plan)
+def _stored(plan: Plan, folder: Path | None, part: RankPart | None) -> tuple[dict[str, Tensor], np.ndarray | None]:
+    """Weights as a checkpoint holds them, all or one rank's part of them, on the host, and the classes of tokens."""
+    config, names, rows = plan.model.config, tensor_names(plan, part), None if part is None else part.rows
     if plan.model.weights == "dummy":
         from deepinfer.model.checkpoint.dummy import dummy_stored
 
-        return dummy_stored(config, names), np.arange(config.vocab_size) % config.engram_compressed_vocab_size
+        classes = np.arange(config.vocab_size) % config.engram_compressed_vocab_size
+        return dummy_stored(config, names, rows=rows), classes
     from deepinfer.model.checkpoint.reader import open_checkpoint
     from deepinfer.model.checkpoint.weights import load_stored
 
     assert folder is not None, "a checkpoint has a folder"
     checkpoint = open_checkpoint(folder)
-    return load_stored(checkpoint, names), token_classes(checkpoint)
+    return load_stored(checkpoint, names, rows=rows), token_classes(checkpoint)
 
 
 def _model(
-    plan: Plan, stored: dict[str, Tensor], classes: np.ndarray | None, ops: DeviceOps, device: torch.device
+    plan: Plan,
+    stored: dict[str, Tensor],
+    classes: np.ndarray | None,
+    ops: DeviceOps,
+    device: torch.device,
+    reached: dict[str, Any],
 ) -> FusedModel:
     from deepinfer.model.fused.model import FusedModel
 
@@ -194,6 +220,7 @@ def _model(
         token_classes=classes,
         compact=plan.numerics.replay == "compact",
         max_positions=plan.model.max_model_len,
+        **reached,
     )
 
 

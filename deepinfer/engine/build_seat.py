@@ -60,6 +60,11 @@ class Seat:
             rank=self.rank, experts=groups.experts, tables=groups.tables, context=groups.context, placed=placed
         )
 
+    @cached_property
+    def meeting(self) -> Meeting | None:
+        """Of the leaders that run their steps together; None where this rank has nobody to wait for, or follows its leader."""
+        return Meeting(self.groups.leaders) if self.shape.in_step and self.leads else None
+
     def placed(
         self, executor: ServingExecutor, balancer: EplbBalancer | None
     ) -> tuple[StepClocked, DistributedExecutor | None]:
@@ -72,7 +77,7 @@ class Seat:
                 after_step = partial(_after_step, leader, balancer)
         if not self.shape.in_step and balancer is None:
             return executor, None
-        in_step = DistributedExecutor(executor, Meeting(self.groups.leaders), after_step=after_step)
+        in_step = DistributedExecutor(executor, self.meeting or Meeting(None), after_step=after_step)
         self.curve.in_step = in_step
         return in_step, in_step
 

@@ -12,8 +12,12 @@ from deepinfer.parallel.placement import Placement
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import torch
+
     from deepinfer.ops import Ops
+    from deepinfer.ops.device import DeviceOps
     from deepinfer.parallel.all_to_all import AllToAllDispatch
+    from deepinfer.parallel.device_dispatch import DeviceDispatch
     from deepinfer.parallel.peers import Peers
     from deepinfer.plan.types import Plan, RankPlan, RolePlan
 
@@ -52,8 +56,8 @@ class RankPart:
     @property
     def rows(self) -> dict[str, tuple[int, int]]:
         """The rows of n-gram tables that it holds, where it holds not all of them."""
-        layers = self.plan.model.config.engram_layer_ids
-        spans = zip(layers, self.rank.engram_rows) if self.role.engram == "sharded" else ()
+        config = self.plan.model.config
+        spans = zip(config.engram_layer_ids, self.rank.engram_rows) if spreads_tables(self.role) else ()
         return {f"layers.{layer}.engram.embed.weight": span for layer, span in spans}
 
     def _holds(self, name: str) -> bool:
@@ -79,6 +83,18 @@ class RankGroups:
         return RankPart(plan=plan, rank=self.rank, placed=self.placed)
 
 
+def spreads_tables(role: RolePlan) -> bool:
+    """Whether each rank has some rows of the n-gram tables: on the device, or in its host's memory, which a CPU's own is."""
+    spread = role.engram == "sharded" or (role.engram == "host" and role.hardware.kind != "cpu")
+    return spread and role.attention_dp * role.context > 1
+
+
+def table_bounds(plan: Plan, rank: RankPlan) -> list[list[int]]:
+    """Where the rows of each rank of a replica begin and end in every n-gram table."""
+    replica = [r for r in plan.layout.ranks if (r.role, r.replica) == (rank.role, rank.replica)]
+    return [[0, *(r.engram_rows[table][1] for r in replica)] for table in range(len(rank.engram_rows))]
+
+
 def dispatch_of(plan: Plan, groups: RankGroups, ops: Ops) -> AllToAllDispatch | None:
     """How rows get to experts of other ranks; None where all experts are here."""
     if groups.experts is None:
@@ -96,16 +112,35 @@ def dispatch_of(plan: Plan, groups: RankGroups, ops: Ops) -> AllToAllDispatch | 
     )
 
 
+def device_dispatch_of(
+    plan: Plan, groups: RankGroups | None, ops: DeviceOps, device: torch.device
+) -> DeviceDispatch | None:
+    """The same for a model of fused operations on `device`."""
+    if groups is None or groups.experts is None:
+        return None
+    import torch
+
+    from deepinfer.parallel.device_dispatch import DeviceDispatch
+
+    part = groups.part(plan)
+    return DeviceDispatch(
+        groups.experts,
+        ops,
+        trunk=part.trunk,
+        draft=part.draft,
+        reproducible=plan.numerics.reproducible,
+        dtype=getattr(torch, plan.numerics.dtype),
+        device=device,
+    )
+
+
 def reach(plan: Plan, groups: RankGroups, ops: Ops) -> dict[str, Any]:
     """What V41Model takes besides, to compute as one of several ranks."""
     found: dict[str, Any] = {"dispatch": dispatch_of(plan, groups, ops)}
     if groups.tables is not None:
         from deepinfer.parallel.engram_rows import SpreadTables
 
-        replica = [r for r in plan.layout.ranks if (r.role, r.replica) == (groups.rank.role, groups.rank.replica)]
-        bounds = [
-            [0, *(rank.engram_rows[table][1] for rank in replica)] for table in range(len(replica[0].engram_rows))
-        ]
+        bounds = table_bounds(plan, groups.rank)
         found["tables"] = SpreadTables(groups.tables, ops, bounds, numerics=plan.numerics.numerics)
     if groups.context is not None:
         from deepinfer.parallel.context import ContextDivision

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from deepinfer.interfaces import Request, SampleInput, StepPlan
+from deepinfer.parallel.meeting import Room
 
 if TYPE_CHECKING:
     from deepinfer.engine.serving_executor import ServingExecutor
@@ -76,6 +77,22 @@ class PlantDrafts(Call, frozen=True, array_like=True, tag=True):
         executor.plant_drafts(self.slots, self.number)
 
 
+class KeepSizes(Call, frozen=True, array_like=True, tag=True):
+    rows: np.ndarray
+    seconds: np.ndarray
+
+    def run(self, executor: ServingExecutor) -> None:
+        executor.keep_sizes(self.rows, self.seconds)
+
+
+class Agree(Call, frozen=True, array_like=True, tag=True):
+    rows: int
+    sequences: int
+
+    def run(self, executor: ServingExecutor) -> None:
+        executor.agree(Room(self.rows, self.sequences))
+
+
 class ServeForward(Call, frozen=True, array_like=True, tag=True):
     def run(self, executor: ServingExecutor) -> None:
         executor.serve_forward()
@@ -113,6 +130,8 @@ AnyCall = (
     | Submit
     | RunForward
     | PlantDrafts
+    | Agree
+    | KeepSizes
     | ServeForward
     | ServeDraft
     | Sample

@@ -18,6 +18,7 @@ import torch
 from deepinfer.engine import context_calls as calls
 from deepinfer.engine.serving_executor import AroundExecutor
 from deepinfer.engine.shared_steps import whole_steps
+from deepinfer.parallel.meeting import NO_ROOM, Room
 from deepinfer.parallel.peers import PeerLost
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class ContextLeader(AroundExecutor):
         self._output: StepOutput | None = None
 
     def keep_sizes(self, rows: np.ndarray, seconds: np.ndarray) -> None:
-        assert not self.inner.row_sizes, "followers would keep all sizes"
+        if self.inner.row_sizes:  # without any nobody keeps some
+            self._waiting.append(calls.KeepSizes(rows, seconds))
         self.inner.keep_sizes(rows, seconds)
 
     def admit(self, slot: int, request: Request, length_end: int) -> None:
@@ -78,6 +80,11 @@ class ContextLeader(AroundExecutor):
         self._tell(calls.RunForward(plan))
         with whole_steps():
             self.inner.run_forward(plan)
+
+    def agree(self, room: Room) -> None:
+        if room != NO_ROOM:
+            self._waiting.append(calls.Agree(*room))
+        self.inner.agree(room)
 
     def serve_forward(self) -> None:
         self._tell(calls.ServeForward())

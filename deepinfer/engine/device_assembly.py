@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from deepinfer.engine.build_speculation import decode_state, token_drafter, verifier_of
+from deepinfer.engine.device import StepClocked
 from deepinfer.engine.device_clock import DeviceClock
+from deepinfer.engine.device_company import Company
 from deepinfer.engine.device_executor import DeviceExecutor
 from deepinfer.engine.device_forward import ForwardLanes
 from deepinfer.engine.device_sampling import DeviceLane, HostLane, SamplingLane
 from deepinfer.engine.device_verifier import DeviceVerifier
+from deepinfer.engine.executor_distributed import DistributedExecutor
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.interfaces import Verifier
 from deepinfer.speculation.coupled import CoupledVerifier
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
     from deepinfer.model.fused.dspark import FusedDSpark
     from deepinfer.model.fused.model import FusedModel
     from deepinfer.model.fused.sequences import DeviceSequences
-    from deepinfer.plan.types import Plan
+    from deepinfer.parallel.device_dispatch import DeviceDispatch
+    from deepinfer.parallel.device_tables import DeviceTables
+    from deepinfer.parallel.meeting import Meeting
+    from deepinfer.plan.types import Plan, RankMemory
     from deepinfer.sampling.grammar.desk import GrammarDesk
     from deepinfer.sampling.sampler import Sampler
     from deepinfer.speculation.calibration import Calibration
@@ -35,9 +41,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """What does not depend on how many blocks the cache has. `graphs`: of kernels, whose launches wait for nothing."""
+    """What does not depend on how many blocks the cache has. `graphs`: of kernels, whose launches wait for nothing.
+
+    `dispatch`, `tables`: of what lies on other ranks; `meeting`: of those that run their steps together; `alone`: no other rank
+    has this one's rows.
+    """
 
     plan: Plan
+    memory: RankMemory
     limits: EngineLimits
     sampler: Sampler
     grammar: GrammarDesk | None
@@ -45,6 +56,10 @@ class Loaded:
     draft_module: FusedDSpark | None
     calibration: Calibration | None
     graphs: bool
+    dispatch: DeviceDispatch | None = None
+    tables: DeviceTables | None = None
+    meeting: Meeting | None = None
+    alone: bool = True
 
 
 def assemble(loaded: Loaded, num_blocks: int, *, guard: bool = False) -> DeviceExecutor:
@@ -61,14 +76,45 @@ def assemble(loaded: Loaded, num_blocks: int, *, guard: bool = False) -> DeviceE
     chunks = _chunk_step(loaded, cache, decode, drafter)
     lanes = ForwardLanes(model, cache, state, sequences, decode=decode, observer=drafter, chunks=chunks)
     sampling = _sampling(loaded, state, sequences, drafter, proposals)
-    return DeviceExecutor(lanes, sampling, loaded.sampler, guard=guard and loaded.graphs, threads=plan.numerics.threads)
+    return DeviceExecutor(
+        lanes,
+        sampling,
+        loaded.sampler,
+        guard=guard and loaded.graphs,
+        threads=plan.numerics.threads,
+        company=_company(loaded, decode, chunks, drafter),
+    )
+
+
+def in_step(executor: DeviceExecutor, loaded: Loaded) -> StepClocked:
+    """The executor as other ranks run theirs, for steps before there are requests."""
+    return executor if loaded.meeting is None else DistributedExecutor(executor, loaded.meeting)
+
+
+def _company(
+    loaded: Loaded, decode: DecodeStep, chunks: ChunkStep | None, drafter: DeviceDSpark | None
+) -> Company | None:
+    """Those who share experts or n-gram tables with this rank."""
+    if loaded.model.elsewhere is None:
+        return None
+    lanes = [decode.stats, *([] if chunks is None else [chunks.stats])]
+    return Company(
+        loaded.model,
+        loaded.draft_module,
+        dispatch=loaded.dispatch,
+        tables=loaded.tables,
+        graphs=loaded.graphs,
+        pool=decode.graph_pool,
+        replays=lambda: sum(stats.replays for stats in lanes) + (0 if drafter is None else drafter.num_replays),
+        gives_up_alone=loaded.alone,
+    )
 
 
 def _cache(loaded: Loaded, num_blocks: int) -> ModelCache:
     from deepinfer.model.cache_storage import ModelCache
     from deepinfer.model.fused.chunk_step import spare_states
 
-    plan, memory = loaded.plan, loaded.plan.memory[0]
+    plan, memory = loaded.plan, loaded.memory
     return ModelCache(
         plan.model.config,
         plan.cache,

@@ -16,13 +16,17 @@ import torch
 
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.device_clock import LaunchGuard, Mark
+from deepinfer.engine.device_company import Company
+from deepinfer.engine.device_copies import keep_on_device
 from deepinfer.engine.device_forward import ForwardLanes, Pass
 from deepinfer.engine.device_memory import if_memory_suffices, within_memory
-from deepinfer.engine.device_sampling import Asked, Launch, SamplingLane, keep_on_device, nothing_sampled
+from deepinfer.engine.device_sampling import Asked, Launch, SamplingLane, nothing_sampled
+from deepinfer.engine.device_serving import ServingDevice
 from deepinfer.engine.live_rows import live_rows
 from deepinfer.engine.prompt_logprobs import prompt_logprobs
 from deepinfer.engine.stats import ExecutorTimes
 from deepinfer.interfaces import Request, SampleInput, SamplingParams, StepInput, StepOutput, StepPlan, TokenLogprobs
+from deepinfer.parallel.meeting import Room
 from deepinfer.sampling.sampler import Sampler
 
 
@@ -37,10 +41,11 @@ class Flight:
     sampling: Mark | None = None
     launch: Launch | None = None
     num_rows: int = 0
+    shared: int = 0  # sequences of the round of drafts, as ranks agreed
     prompt_logprobs: dict[int, list[TokenLogprobs]] | None = None
 
 
-class DeviceExecutor:
+class DeviceExecutor(ServingDevice):
     """Owns what it is given. Where its sampling lane waits, `submit` and `sample` do what they say at once."""
 
     def __init__(
@@ -51,8 +56,10 @@ class DeviceExecutor:
         *,
         guard: bool = False,
         threads: int = 1,
+        company: Company | None = None,
     ) -> None:
-        """`threads`: of the host, where the device is its own processor. `guard` fails what waits inside a launch region."""
+        """`threads`: of the host, where the device is its own processor. `guard` fails what waits inside a launch region.
+        `company`: other ranks, where experts are with them."""
         self.lanes, self.sampling, self.sampler = lanes, sampling, sampler
         self.model, self.cache, self.sequences = lanes.model, lanes.cache, lanes.sequences
         self.state: DecodeState = lanes.state
@@ -66,10 +73,17 @@ class DeviceExecutor:
         self._log: list[Callable[[], None]] = []  # what waits for them
         self._entering: dict[int, tuple[np.ndarray, int]] = {}  # slot → prompt and end: not on the device yet
         self._output: StepOutput | None = None
+        self.company = company
 
     def submit(self, plan: StepPlan) -> None:
         assert self._submitted is None, "the step before this one was not sampled"
-        self._submitted = within_memory(lambda: self._launch(plan), self.device)
+        self._submitted = self._passed(plan)
+
+    def _passed(self, plan: StepPlan) -> Flight:
+        room = self._settled(plan)
+        if self.company is None:
+            return within_memory(lambda: self._launch(plan, room), self.device)
+        return self.company.whole_forward(lambda: self._launch(plan, room), room)
 
     @property
     def row_sizes(self) -> Sequence[int]:
@@ -87,32 +101,39 @@ class DeviceExecutor:
 
     def run_forward(self, plan: StepPlan) -> None:
         """The forward pass of a step that nobody samples, to be timed."""
-        flight = self._launch(plan)
+        flight = self._passed(plan)
         flight.passed.wait()
         self._worked_s += flight.passed.since(flight.begun)
 
-    def _launch(self, plan: StepPlan) -> Flight:
+    def _launch(self, plan: StepPlan, room: Room) -> Flight:
         self._use_threads()
         for slot in list(self._entering):
             self._enter(slot)
         flying = None if self._sampled is None else self._sampled.launch
         before = None if flying is None else flying.drafted
-        if self.lanes.stays_on_device(plan):
-            self.lanes.make_ready(plan)
+        if self.lanes.stays_on_device(plan, room.rows):
+            self.lanes.make_ready(plan, room.rows)
             begun = self.clock.mark()
-            with self._guard():
-                forward = self.lanes.launch_decode(plan)
+            with self._launching(room.rows):
+                forward = self.lanes.launch_decode(plan, room.rows)
         else:
             self._settle()
             begun = self.clock.mark()
-            forward = self.lanes.launch_host(plan)
-        return Flight(before, begun, self.clock.mark(), forward)
+            forward = self.lanes.launch_host(plan, room.rows)
+        return Flight(before, begun, self.clock.mark(), forward, shared=room.sequences)
 
     @torch.inference_mode()
     def sample(self, sample: SampleInput) -> None:
         flights = [self._submitted]
         self._submitted = None
-        within_memory(lambda: self._sample(flights.pop(), sample), self.device)
+
+        def work() -> None:
+            self._sample(flights.pop(), sample)
+
+        if self.company is None:
+            within_memory(work, self.device)
+        else:
+            self.company.whole_draft(work)
 
     def _sample(self, flight: Flight | None, sample: SampleInput) -> None:
         assert flight is not None, "there is no step to sample"
@@ -121,7 +142,7 @@ class DeviceExecutor:
         forward = flight.forward
         resolved = self.state.resolve(forward.plan) if forward.resolved is None else forward.resolved
         rows, sample_rows = live_rows(resolved, sample)
-        asked = Asked(rows, sample.alive, resolved.num_checked, forward.plan.draft)
+        asked = Asked(rows, sample.alive, resolved.num_checked, forward.plan.draft, flight.shared)
         flight.num_rows = resolved.step.num_rows
         flight.sampling = self.clock.mark()
         if self._prompt_wanted:
@@ -132,7 +153,7 @@ class DeviceExecutor:
             flight.launch = self.sampling.launch(forward, sample_rows, asked)
         else:
             self.sampling.make_ready(forward, asked, sample_rows)
-            with self._guard():
+            with self._launching(flight.shared * self.model.config.dspark_block_size):
                 flight.launch = self.sampling.launch(forward, sample_rows, asked)
         self._sampled = flight
 
@@ -194,6 +215,9 @@ class DeviceExecutor:
         self._log.clear()
         self.lanes.close()
         self.sampling.close()
+        if self.company is not None:
+            self.company.close()
+            self.company = None
         del self.lanes, self.sampling, self.model, self.cache, self.sequences, self.sampler
 
     def _in_order(self, call: Callable[[], None]) -> None:
@@ -219,7 +243,3 @@ class DeviceExecutor:
     def _prompt_logprobs(self, step: StepInput, hidden_TD: torch.Tensor) -> dict[int, list[TokenLogprobs]]:
         """Computed on the host, which waits for the logits."""
         return prompt_logprobs(step, hidden_TD, self._prompt_wanted, self.model.logits, self.sampler)
-
-    def _use_threads(self) -> None:
-        if self.device.type == "cpu" and torch.get_num_threads() != self.threads:
-            torch.set_num_threads(self.threads)

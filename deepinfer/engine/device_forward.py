@@ -4,6 +4,8 @@ The device's lane resolves rows there, from what earlier steps left, so that the
 takes steps of running answers alone, and those with chunks of prompts that fit a graph. States are copied into snapshots from
 the plan alone. The host's lane launches other chunks piece by piece, from rows that the host resolved, which it can only do
 once it knows the results of the step before.
+
+Where ranks share experts, `shared` is the most rows, padded, that any of them has in the step; 0 for a rank alone.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import torch
 
 from deepinfer.engine.decode_state import DecodeState, Resolved
 from deepinfer.interfaces import StepInput, StepPlan
-from deepinfer.model.fused.decode_sizes import graph_sizes
+from deepinfer.model.fused.chunk_step import SIZES
+from deepinfer.model.fused.decode_sizes import graph_sizes, size_of
 from deepinfer.model.fused.glue import to_device
 
 if TYPE_CHECKING:
@@ -73,11 +76,19 @@ class ForwardLanes:
             if lane is not None:
                 lane.close()
 
-    def stays_on_device(self, plan: StepPlan) -> bool:
+    def padded_rows(self, plan: StepPlan) -> int:
+        """For how many rows the step is made, at most: on all ranks of a few sizes, which the rest of its launches follow."""
+        if plan.num_decode == len(plan.slots) and self.decode is not None:
+            return self.decode.size(len(plan.slots), plan.num_drafts, plan.block_tables.shape[1]).rows
+        most = self.state.depth if self.decode is None else self.decode.verify_length
+        rows = plan.num_decode + min(plan.num_drafts, plan.num_decode * most) + plan.num_chunk_rows
+        return size_of(rows, SIZES) if rows <= SIZES[-1] else rows
+
+    def stays_on_device(self, plan: StepPlan, shared: int = 0) -> bool:
         """Whether the device's lane takes the step. The first with chunks of a size takes a while: see `ChunkStep.takes`."""
         if plan.num_decode == len(plan.slots):
             return self.decode is not None
-        return self.chunks is not None and self.chunks.takes(plan)
+        return self.chunks is not None and self.chunks.takes(plan, shared)
 
     @property
     def row_sizes(self) -> Sequence[int]:
@@ -90,38 +101,47 @@ class ForwardLanes:
             sizes = graph_sizes(rows.tolist(), seconds.tolist(), self.decode.row_sizes[-1])
             self.decode.row_sizes = sizes
 
-    def make_ready(self, plan: StepPlan) -> None:
+    def make_ready(self, plan: StepPlan, shared: int = 0) -> None:
         """Whatever the device's lane needs once for steps of this size, such as a graph; it may take a while, and wait."""
         if plan.num_decode == len(plan.slots):
             assert self.decode is not None, "there is no decode lane"
-            self.decode.capture(len(plan.slots), plan.num_drafts, plan.block_tables.shape[1])
+            self.decode.capture(len(plan.slots), plan.num_drafts, plan.block_tables.shape[1], shared)
+
+    @property
+    def chunk_sizes(self) -> list[int]:
+        """To which numbers of rows steps with chunks are padded, falling: the largest makes the memory of all graphs."""
+        return [] if self.chunks is None else self.chunks.row_sizes[::-1]
 
     def capture_chunks(self) -> None:
         """Graphs of steps with chunks of all numbers of rows, of sequences that are not very long, ahead of the first."""
         if self.chunks is not None:
-            for rows in self.chunks.row_sizes[::-1]:  # the largest makes the memory of all
+            for rows in self.chunk_sizes:
                 self.chunks.capture(rows, num_blocks=1)
 
     @torch.inference_mode()
-    def launch_decode(self, plan: StepPlan) -> Pass:
+    def launch_decode(self, plan: StepPlan, shared: int = 0) -> Pass:
         """Launches only. The device's own knowledge of its sequences is complete: all earlier calls are in its queue."""
         if plan.num_decode < len(plan.slots):
-            return self._launch_chunks(plan)
+            return self._launch_chunks(plan, shared)
         assert self.decode is not None, "there is no decode lane"
-        return Pass(plan, self.decode(plan).hidden_TD)
+        return Pass(plan, self.decode(plan, shared).hidden_TD)
 
-    def _launch_chunks(self, plan: StepPlan) -> Pass:
+    def _launch_chunks(self, plan: StepPlan, shared: int) -> Pass:
         assert self.chunks is not None, "there is no lane for chunks"
         if self.observer is not None:
             self.observer.begin(plan.slots[plan.num_decode :], plan.upper_from[plan.num_decode :])
-        return Pass(plan, self.chunks(plan))
+        return Pass(plan, self.chunks(plan, shared))
 
     @torch.inference_mode()
-    def launch_host(self, plan: StepPlan) -> Pass:
+    def launch_host(self, plan: StepPlan, shared: int = 0) -> Pass:
         """The host's knowledge of its sequences must be complete."""
         resolved = self.state.resolve(plan)
         chunks = plan.slots[plan.num_decode :]
         self.sequences.put_chunks(chunks, plan.chunk_starts, plan.chunk_rows, plan.chunk_tokens)
+        if self.model.elsewhere is not None:
+            self.model.elsewhere.begin(shared or resolved.step.num_rows)
+        if self.model.elsewhere is not None or self.model.division is not None:
+            return Pass(plan, self._forward(resolved.step), resolved)  # what others were told cannot be told again
         states, going_on = None, chunks[plan.chunk_starts > 0]
         with suppress(torch.OutOfMemoryError):
             states = self._states(going_on) if len(going_on) else None

@@ -19,8 +19,9 @@ import torch
 
 from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.device_clock import DeviceClock, Mark
+from deepinfer.engine.device_copies import index_of, keep_on_device
 from deepinfer.engine.device_memory import if_memory_suffices
-from deepinfer.engine.drafting import draft
+from deepinfer.engine.drafting import DraftGrammar, draft
 from deepinfer.engine.live_rows import drafts_of_all, expand
 from deepinfer.interfaces import Drafter, Drafts, StepOutput, Verified, Verifier, VerifyRows
 from deepinfer.model.fused.glue import to_device
@@ -32,19 +33,20 @@ if TYPE_CHECKING:
     from deepinfer.engine.sampling_graphs import SamplingGraphs
     from deepinfer.model.fused.sequences import DeviceSequences
     from deepinfer.sampling.device_rows import DeviceSampler, Launched
-    from deepinfer.sampling.grammar.desk import GrammarDesk
     from deepinfer.speculation.draft_rounds import DraftsOnTheWay
     from deepinfer.speculation.dspark_device import DeviceDSpark
 
 
 @dataclass(slots=True)
 class Asked:
-    """What a step wants of its live sequences. `alive` bool of all that were planned, None: all; `num_checked` of all."""
+    """What a step wants of its live sequences. `alive` bool of all that were planned, None: all; `num_checked` of all;
+    `shared`: the most sequences, padded, that any rank drafts for, where ranks share experts."""
 
     rows: VerifyRows
     alive: np.ndarray | None
     num_checked: np.ndarray
     draft: bool
+    shared: int = 0
 
 
 @dataclass(slots=True)
@@ -68,6 +70,10 @@ class SamplingLane(Protocol):
 
     waits: bool  # whether `launch` waits for the device
     clock: DeviceClock
+    grammar: DraftGrammar | None
+
+    def padded(self, num_sequences: int) -> int:
+        """For how many sequences a round of drafts for so many is made; 0 where other ranks need not know."""
 
     def make_ready(self, passed: Pass, asked: Asked, picked: np.ndarray) -> None:
         """Whatever `launch` needs once for steps of this size, such as a graph; it may take a while, and wait."""
@@ -103,19 +109,23 @@ class DeviceLane:
         self.sampler, self.logits, self.state, self.sequences, self.device = sampler, logits, state, sequences, device
         self.clock = DeviceClock(device)
         self.drafter, self.graphs = drafter, graphs
+        self.grammar: DraftGrammar | None = None  # which drafts on the device do not look at
+
+    def padded(self, num_sequences: int) -> int:
+        return 0 if self.drafter is None else self.drafter.padded(num_sequences, self.sequences)
 
     def make_ready(self, passed: Pass, asked: Asked, picked: np.ndarray) -> None:
         if self._in_graph(passed, asked):
             assert self.graphs is not None
             self.graphs.make_ready(passed.hidden_TD, picked, asked.rows)
         if asked.draft and self.drafter is not None:
-            asked.draft = self._drafts_fit(self.drafter, len(asked.rows.slots))
+            asked.draft = self._drafts_fit(self.drafter, len(asked.rows.slots), asked.shared)
 
-    def _drafts_fit(self, drafter: DeviceDSpark, num_sequences: int) -> bool:
+    def _drafts_fit(self, drafter: DeviceDSpark, num_sequences: int, shared: int) -> bool:
         """Whether there is memory for a round; a step does without drafts where there is none."""
 
         def capture() -> bool:
-            drafter.capture(num_sequences, self.sequences)
+            drafter.capture(num_sequences, self.sequences, shared)
             return True
 
         return bool(if_memory_suffices(capture, self.device))
@@ -136,10 +146,12 @@ class DeviceLane:
             self.sequences.append(results.slots_S, results.token_T, results.starts_X, results.counts_S)
         sampled, drafts = self.clock.mark(), None
         if asked.draft and self.drafter is not None:
-            drafts = self._draft(self.drafter, asked.rows.slots)
+            drafts = self._draft(self.drafter, asked.rows.slots, asked.shared)
         return Launch(asked, chosen, sampled, self.clock.mark(), results, drafts)
 
-    def _draft(self, drafter: DeviceDSpark, slots: np.ndarray) -> DraftsOnTheWay | None:
+    def _draft(self, drafter: DeviceDSpark, slots: np.ndarray, shared: int) -> DraftsOnTheWay | None:
+        if shared:  # other ranks wait in the midst of a round
+            return drafter.launch(slots, self.sequences, shared)
         drafts = if_memory_suffices(lambda: drafter.launch(slots, self.sequences), self.device)
         if drafts is None:
             self.sequences.forget_drafts(slots)
@@ -179,11 +191,15 @@ class HostLane:
         device: torch.device,
         *,
         drafter: Drafter,
-        grammar: GrammarDesk | None = None,
+        grammar: DraftGrammar | None = None,
     ) -> None:
         self.verifier, self.logits, self.state, self.sequences, self.device = verifier, logits, state, sequences, device
         self.clock = DeviceClock(device)
-        self.drafter, self.grammar = drafter, grammar
+        self.drafter: Drafter = drafter
+        self.grammar: DraftGrammar | None = grammar
+
+    def padded(self, num_sequences: int) -> int:
+        return 0
 
     def make_ready(self, passed: Pass, asked: Asked, picked: np.ndarray) -> None:
         """It does not launch what it could not wait for."""
@@ -231,16 +247,3 @@ def nothing_sampled(asked: Asked, depth: int, at: Mark) -> Launch:
     if asked.draft:
         output.drafts = drafts_of_all(Drafts.none(depth), none.astype(bool), asked.alive)
     return Launch(asked, at, at, at, output=output)
-
-
-def index_of(rows: np.ndarray, device: torch.device) -> Tensor:
-    """Row numbers on the device; nothing waits."""
-    host = torch.from_numpy(rows)
-    return host if device.type != "cuda" else host.pin_memory().to(device, non_blocking=True)
-
-
-def keep_on_device(sequences: DeviceSequences, slots: np.ndarray, made: Drafts) -> None:
-    """Drafts that the host knows, for the next step of `slots` on the device; nothing waits."""
-    bits = made.confidence.view(np.int32)
-    sent = to_device({"slots": slots, "tokens": made.token_ids, "confidence": bits}, sequences.device)
-    sequences.keep_drafts(sent["slots"], sent["tokens"], sent["confidence"].view(torch.float32))

@@ -2,7 +2,8 @@
 
 Before every step the leaders of all attention-DP ranks meet. Whoever has rows runs them; whoever has none serves the others
 with zero rows of its own, and with a round of zero drafts where anybody drafts. So a rank with work waits for the step that
-runs, never longer, and a world without work runs nothing.
+runs, never longer, and a world without work runs nothing. On devices they agree on the step's size besides: that of the rank
+which has most.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 
 from deepinfer.engine.serving_executor import AroundExecutor, ServingExecutor
-from deepinfer.engine.shared_steps import whole_steps
+from deepinfer.engine.shared_steps import OwnStepLost, whole_steps
 from deepinfer.interfaces import SampleInput, StepOutput, StepPlan
 from deepinfer.parallel.meeting import Meeting, Met, Word
 
@@ -31,16 +32,23 @@ class DistributedExecutor(AroundExecutor):
         self._asked: list[Callable[[], None]] = []  # to be called after the present step
 
     def run_forward(self, plan: StepPlan) -> None:
-        met = self._meet(Word(runs=True, drafts=False, works=True))
+        room = self.inner.room(plan)._replace(sequences=0)
+        met = self._meet(Word(runs=True, drafts=False, works=True, room=room))
         with whole_steps():
             self.inner.run_forward(plan)
         self._end(met)
 
     def submit(self, plan: StepPlan) -> None:
-        met = self._meet(Word(runs=True, drafts=plan.draft, works=True))
+        met = self._meet(Word(runs=True, drafts=plan.draft, works=True, room=self.inner.room(plan)))
+        lost = self._lost(lambda: self.inner.submit(plan))
+        if lost is None:
+            self._met.append(met)
+            return
         with whole_steps():
-            self.inner.submit(plan)
-        self._met.append(met)
+            if met.drafts:
+                self.inner.serve_draft()
+        self._end(met)
+        raise lost
 
     def heard(self, wake: int) -> None:
         """The newest of the driver's numbered messages that has come to this rank; any thread may say so."""
@@ -66,11 +74,13 @@ class DistributedExecutor(AroundExecutor):
 
     def sample(self, sample: SampleInput) -> None:
         met = self._met.pop(0)
+        lost = self._lost(lambda: self.inner.sample(sample))
         with whole_steps():
-            self.inner.sample(sample)
             if met.drafts and not self.inner.drafted:
                 self.inner.serve_draft()
         self._end(met)
+        if lost is not None:
+            raise lost
 
     def collect(self) -> StepOutput:
         with whole_steps():
@@ -83,7 +93,18 @@ class DistributedExecutor(AroundExecutor):
             code, then = self._asks.get()
             asked = max(asked, code)
             self._asked.append(then)
-        return self._meeting(replace(word, wake=max(word.wake, self._wake), asked=asked))
+        met = self._meeting(replace(word, wake=max(word.wake, self._wake), asked=asked))
+        self.inner.agree(met.room)
+        return met
+
+    def _lost(self, call: Callable[[], None]) -> OwnStepLost | None:
+        """Do a part of a step; why it was lost at this rank alone, where it was."""
+        try:
+            with whole_steps():
+                call()
+        except OwnStepLost as error:
+            return error.with_traceback(None)
+        return None
 
     def _end(self, met: Met) -> None:
         if self._after_step is not None:

@@ -30,6 +30,7 @@ from deepinfer.interfaces import (
     Verifier,
     VerifyRows,
 )
+from deepinfer.parallel.meeting import NO_ROOM, Room
 
 if TYPE_CHECKING:
     from deepinfer.model.cache_storage import ModelCache
@@ -90,6 +91,13 @@ class LocalExecutor:
         """The forward pass of a step that nobody samples, to be timed."""
         self._use_threads()
         self._forward(self.state.resolve(plan).step)
+
+    def room(self, plan: StepPlan) -> Room:
+        """Its collectives say themselves how many rows come."""
+        return NO_ROOM
+
+    def agree(self, room: Room) -> None:
+        """Nothing here has a size of its own."""
 
     def serve_forward(self) -> None:
         """A forward pass without rows of its own: others' rows come to the experts and n-gram tables that lie here."""

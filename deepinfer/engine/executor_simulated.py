@@ -89,12 +89,8 @@ class SimulatedExecutor:
         return output
 
     def prepare(self, params: SamplingParams) -> None:
-        """Tokens are invented whatever the parameters are; raises ParamsError for what comes of probabilities."""
-        asked = {name: getattr(params, name) for name in ("logprobs", "prompt_logprobs")}
-        found = [f"{name}={value}" for name, value in asked.items() if value is not None]
-        if found:
-            why = "a simulation invents tokens, and there are no probabilities to tell"
-            raise ParamsError([f"{' and '.join(found)}: {why}; leave it out, or type executor=local"])
+        """See `check_simulated`."""
+        check_simulated(params)
 
     def admit(self, slot: int, request: Request, length_end: int) -> None:
         self._keys[slot] = request.seed
@@ -153,3 +149,12 @@ class SimulatedExecutor:
 
 def _older(ngram_ids: np.ndarray) -> np.ndarray:
     return ngram_ids[:, 1] if ngram_ids.shape[1] > 1 else ngram_ids[:, 0]
+
+
+def check_simulated(params: SamplingParams) -> None:
+    """Tokens are invented whatever the parameters are; raises ParamsError for what comes of probabilities."""
+    asked = {name: getattr(params, name) for name in ("logprobs", "prompt_logprobs")}
+    found = [f"{name}={value}" for name, value in asked.items() if value is not None]
+    if found:
+        why = "a simulation invents tokens, and there are no probabilities to tell"
+        raise ParamsError([f"{' and '.join(found)}: {why}; leave it out, or type executor=local"])

@@ -12,8 +12,8 @@ import torch
 from msgspec import structs
 
 from deepinfer.config.errors import ExitCode, Problem, Refused
-from deepinfer.engine.device import StepOutOfMemory
-from deepinfer.engine.device_assembly import Loaded, assemble
+from deepinfer.engine.device import StepClocked, StepOutOfMemory
+from deepinfer.engine.device_assembly import Loaded, assemble, in_step
 from deepinfer.engine.device_executor import DeviceExecutor
 from deepinfer.engine.device_memory import held_bytes
 from deepinfer.engine.device_warm_up import warm_up
@@ -83,25 +83,27 @@ def probe_blocks(memory: RankMemory, limits: EngineLimits) -> int:
 
 def measured(loaded: Loaded) -> MemoryProfile:
     """Of an executor with a cache of a few blocks. Raises Refused where the device's memory does not suffice for its steps."""
-    few = probe_blocks(loaded.plan.memory[0], loaded.limits)
+    few = probe_blocks(loaded.memory, loaded.limits)
     limits = structs.replace(loaded.limits, num_blocks=few)
     executor = assemble(loaded, few)
+    steps = in_step(executor, loaded)
     try:
-        warm_up(executor, limits)
-        return profile_memory(executor, limits)
+        warm_up(executor, limits, steps)
+        return profile_memory(executor, limits, steps)
     finally:
         executor.close()
 
 
-def profile_memory(executor: DeviceExecutor, limits: EngineLimits) -> MemoryProfile:
-    """Run the worst steps of `limits` on the executor's GPU. Raises Refused where the device's memory does not suffice."""
+def profile_memory(executor: DeviceExecutor, limits: EngineLimits, steps: StepClocked | None = None) -> MemoryProfile:
+    """Run the worst steps of `limits` on the executor's GPU, through `steps` where other ranks do the same. Raises Refused
+    where the device's memory does not suffice."""
     device = executor.device
     assert device.type == "cuda", "only a GPU's memory is counted"
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     try:
-        run_worst_steps(executor, limits)
+        run_worst_steps(executor, limits, steps)
         torch.cuda.synchronize(device)
     except (torch.OutOfMemoryError, StepOutOfMemory) as error:
         raise Refused([_too_large(limits, device)]) from error

@@ -11,13 +11,23 @@ from deepinfer.engine.decode_state import DecodeState
 from deepinfer.engine.device import StepClocked
 from deepinfer.engine.drafting import DraftGrammar
 from deepinfer.engine.stats import ExecutorTimes
-from deepinfer.interfaces import Request, SamplingParams, StepOutput
+from deepinfer.interfaces import Request, SamplingParams, StepOutput, StepPlan
+from deepinfer.parallel.meeting import Room
 
 
 class ServingExecutor(StepClocked, Protocol):
-    """An executor whose model is spread: it can take part in the steps of others."""
+    """An executor whose model is spread: it can take part in the steps of others.
+
+    Where a step is lost here alone (`OwnStepLost`), what others needed of it was done.
+    """
 
     grammar: DraftGrammar | None
+
+    def room(self, plan: StepPlan) -> Room:
+        """What the step needs; nothing where sizes need not be agreed upon."""
+
+    def agree(self, room: Room) -> None:
+        """Ranks agreed on this for the forward pass that comes next, and for the round of drafts behind it."""
 
     @property
     def drafted(self) -> bool:
@@ -53,6 +63,12 @@ class AroundExecutor:
 
     def keep_sizes(self, rows: np.ndarray, seconds: np.ndarray) -> None:
         self.inner.keep_sizes(rows, seconds)
+
+    def room(self, plan: StepPlan) -> Room:
+        return self.inner.room(plan)
+
+    def agree(self, room: Room) -> None:
+        self.inner.agree(room)
 
     def step_clock(self) -> float:
         return self.inner.step_clock()

@@ -1,4 +1,4 @@
-"""Steps that several ranks run together: one of them cannot give up a step alone, for the others wait in its midst."""
+"""Steps that several ranks run together: one of them gives up a step alone only where the others do not wait in its midst."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ class SharedStepLost(RuntimeError):
     """A step was lost at this rank, and with it all ranks that take part in it."""
 
 
+class OwnStepLost(StepOutOfMemory):
+    """A step's rows were lost at this rank alone: what the other ranks needed of it in that step was done."""
+
+
 @contextmanager
 def whole_steps() -> Iterator[None]:
-    """Raises SharedStepLost where memory does not suffice, which an engine of one rank would answer with smaller steps."""
+    """Raises SharedStepLost where memory does not suffice, which an engine of one rank would answer with smaller steps. It
+    does so here, too, where no other rank lost anything by it: OwnStepLost passes."""
     try:
         yield
+    except OwnStepLost:
+        raise
     except StepOutOfMemory as error:
         raise SharedStepLost(
             f"{error}: a step that several ranks run together was lost, which this version cannot run again in smaller ones; "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deepinfer.engine.device import run_step
+from deepinfer.engine.device import StepClocked, run_step
 from deepinfer.engine.device_executor import DeviceExecutor
 from deepinfer.engine.limits import EngineLimits
 from deepinfer.engine.step_plan import decode_plan
@@ -20,11 +20,12 @@ ASKED = SamplingParams(
 SHORT = 4  # tokens of the sequences that decode beside the long prompt
 
 
-def run_worst_steps(executor: DeviceExecutor, limits: EngineLimits) -> None:
+def run_worst_steps(executor: DeviceExecutor, limits: EngineLimits, steps: StepClocked | None = None) -> None:
     """A step full of rows, most of one prompt at the end of the longest context; then one in which all sequences decode.
 
-    They leave nothing behind that a request reads.
+    They leave nothing behind that a request reads. `steps` as for `warm_up`.
     """
+    steps = steps or executor
     slots = np.arange(limits.max_num_seqs)
     others = slots[1:]
     for slot in others.tolist():
@@ -32,12 +33,12 @@ def run_worst_steps(executor: DeviceExecutor, limits: EngineLimits) -> None:
     length = limits.max_model_len - 1
     rows = max(1, min(length, limits.max_num_batched_tokens - len(others)))
     _enter(executor, 0, length, limits)
-    run_step(executor, prompt_step(others, length - rows, rows, limits))
+    run_step(steps, prompt_step(others, length - rows, rows, limits))
     executor.release(0)
     _enter(executor, 0, min(SHORT, limits.max_model_len - 1), limits)
     if limits.draft_depth:
         executor.plant_drafts(slots, limits.draft_depth)
-    run_step(executor, decode_step(slots, limits))
+    run_step(steps, decode_step(slots, limits))
     for slot in slots.tolist():
         executor.release(slot)
     executor.forget_times()

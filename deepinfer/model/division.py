@@ -1,6 +1,6 @@
 """How rows of a step are divided among ranks that all keep complete caches: the seam between a model and the others' rows.
 
-Legend: T rows of a step, on all ranks together.
+Legend: T rows of a step, on all ranks together · S sequences · R numbers of a row.
 """
 
 from __future__ import annotations
@@ -35,3 +35,6 @@ class RowDivision(Protocol):
 
     def divide(self, step: StepInput) -> Shares | None:
         """The same on all ranks; None: every rank computes all rows, and nothing is gathered."""
+
+    def divides(self, rows_S: np.ndarray) -> bool:
+        """Whether a step whose sequences have so many rows is divided. It follows from them alone."""

@@ -22,18 +22,21 @@ from deepinfer.ops.expert_permutation import Permutation
 from deepinfer.parallel.fixed_dispatch import FixedStep
 from deepinfer.parallel.peers import Peers
 from deepinfer.parallel.placement import Placement
+from deepinfer.parallel.progress import Progress
 from deepinfer.parallel.rehearsed_peers import RehearsedPeers
 from deepinfer.parallel.row_messages import NOBODY, RowMessages
 from deepinfer.parallel.slot_table import NOBODYS, TURNS, SlotTable, turns_by_content
 from deepinfer.parallel.split_dispatch import SplitStep
 
 MOST_ROWS = 2048  # of the largest chunk that is a graph
+MOST_ARRIVING = 8192  # rows of all ranks together for which there is room: work and memory of every rank grow with them
 
 
 class DeviceDispatch:
     """The `FusedDispatch` of one rank of an expert group; `peers` talk where the model computes, `device`.
 
-    `trunk`, `draft`, `unit`, `place` and `count` as for `AllToAllDispatch`; `count` sees padding too. `dtype` is the model's.
+    `trunk`, `draft`, `unit`, `place`, `count` as for `AllToAllDispatch`; `count` is told besides which rows are live. `dtype`
+    is the model's. Steps of more than `most_rows` rows take exact numbers; None: as many as all ranks together have room for.
     Before anything is captured all ranks run a step without a graph, in which a device's group connects: `serve` will do.
     """
 
@@ -47,18 +50,20 @@ class DeviceDispatch:
         reproducible: bool,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-        most_rows: int = MOST_ROWS,
+        most_rows: int | None = None,
     ) -> None:
         placements = [trunk] if draft is None else [trunk, draft]
         assert all(p.num_ranks == peers.size for p in placements), "slots of all ranks of the group"
         self.ops, self.reproducible, self.dtype = ops, reproducible, dtype
-        self.device, self.most_rows = torch.device(device), most_rows
-        self.count: Callable[[int, Tensor], None] | None = None
+        most = max(1, min(MOST_ROWS, MOST_ARRIVING // peers.size))
+        self.device, self.most_rows = torch.device(device), most if most_rows is None else most_rows
+        self.count: Callable[[int, Tensor, Tensor], None] | None = None
         self._peers, self._rehearsed = peers, RehearsedPeers(peers.rank, peers.size)
         self._tables = [SlotTable(placement, self.device) for placement in placements]
         self._layers: dict[int, DeviceExperts] = {}
         self._turn_C1 = torch.empty(0, 1, dtype=torch.int32, device=self.device)
         self._step: FixedStep | SplitStep = self._split()
+        self.progress = Progress(self.device)
 
     @property
     def placement(self) -> Placement:
@@ -109,11 +114,11 @@ class DeviceDispatch:
     def slots(self, layer: int, picks_TX: Tensor) -> Tensor:
         """int32 [T, X], through all ranks; -1 for rows of padding."""
         table, number = self.placed(layer)
-        if self.count is not None and table is self._tables[0]:
-            self.count(layer, picks_TX.long())
         rows = len(picks_TX)
         assert rows <= len(self._turn_C1), f"{rows} rows in a step that was begun for {len(self._turn_C1)}"
         turn_T1 = self._turn_C1[:rows]
+        if self.count is not None and table is self._tables[0]:
+            self.count(layer, picks_TX.long(), turn_T1 < TURNS)
         if table.has_copies and not self.reproducible:  # where sums depend on who serves a row, its company must not
             turn_T1 = torch.where(turn_T1 < TURNS, turns_by_content(picks_TX).int(), turn_T1)
         return table(number, picks_TX, turn_T1)
@@ -142,11 +147,21 @@ class DeviceExperts:
         d = self.dispatch
         slots_TX = d.slots(self.layer, picks_TX)
         message_TB = self.messages.pack(d.ops, quantised_TD, slots_TX, weights_TX)
-        return d.step.start(d.peers, message_TB, slots_TX, self.weights.num_experts, self._serve)
+        d.progress.begin()
+        ends = d.step.start(d.peers, message_TB, slots_TX, self.weights.num_experts, self._serve)
+
+        def finish() -> Parts:
+            parts = ends()
+            d.progress.end()
+            return parts
+
+        return finish
 
     def serve(self) -> None:
         d = self.dispatch
+        d.progress.begin()
         d.step.serve(d.peers, self._nobody_1B, self.weights.chosen, self._serve)
+        d.progress.end()
 
     def _serve(self, rows_MB: Tensor) -> tuple[Tensor, Permutation]:
         """Results of what came here."""

@@ -6,10 +6,22 @@ Who has nothing to run learns whether to serve the others, and when all may slee
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from deepinfer.parallel.peers import Peers
+
+
+class Room(NamedTuple):
+    """For how much a step that ranks run together is made, padded: what the rank that has most needs. Devices alone need to
+    agree on it, whose buffers have one size on all of them."""
+
+    rows: int = 0  # of the forward pass
+    sequences: int = 0  # of the round of drafts at its end
+
+
+NO_ROOM = Room()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +34,7 @@ class Word:
     closes: bool = False  # it was told to end
     wake: int = 0  # the newest of the driver's numbered messages that it has seen
     asked: int = 0  # of the balancer of experts
+    room: Room = NO_ROOM  # for its own rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +46,7 @@ class Met:
     sleeps: bool  # nobody works, and all have seen the same messages: no meeting until the driver wakes all
     closes: bool  # everybody was told to end
     asked: int = 0  # most of all
+    room: Room = NO_ROOM  # for anybody's
 
 
 class Meeting:
@@ -43,13 +57,15 @@ class Meeting:
 
     def __call__(self, word: Word) -> Met:
         """Waits for all. Raises PeerLost."""
-        row = torch.tensor([word.runs, word.drafts, word.works, word.closes, word.wake, word.asked], dtype=torch.int64)
+        said = (word.runs, word.drafts, word.works, word.closes, word.wake, word.asked, *word.room)
+        row = torch.tensor(said, dtype=torch.int64)
         rows = (row[None] if self._peers is None else self._peers.all_gather(row)).tolist()
-        runs, drafts, works, closes, wakes, asked = zip(*rows)
+        runs, drafts, works, closes, wakes, asked, *room = zip(*rows)
         return Met(
             runs=any(runs),
             drafts=any(drafts),
             sleeps=not any(works) and len(set(wakes)) == 1,
             closes=all(closes),
             asked=max(asked),
+            room=Room(*map(max, room)),
         )

@@ -101,10 +101,15 @@ class DraftRounds:
         """What a round of so many sequences is padded to."""
         return RoundSize(*shared_size(num_sequences, self._sizes, shared))
 
-    def capture(self, num_sequences: int) -> None:
+    def capture(self, num_sequences: int, shared: int = 0) -> None:
         """Capture the graph of such rounds ahead of the first one. No sequence's state is touched."""
-        if self._graphs is not None:
-            self._graphs.capture(self.size(num_sequences))
+        size = self.size(num_sequences, shared)
+        if self._graphs is not None and fits_graph(self.model.dispatch, self._rows(size)):
+            self._graphs.capture(size)
+
+    @property
+    def num_replays(self) -> int:
+        return 0 if self._graphs is None else self._graphs.stats.replays
 
     def close(self) -> None:
         """End all graphs, once the device is through with them."""

@@ -106,9 +106,18 @@ class DeviceDSpark:
         return rounds.launch(slots_S, self.seeds(slots_S), self.temperatures(slots_S), shared)
 
     @torch.inference_mode()
-    def capture(self, num_sequences: int, sequences: DeviceSequences) -> None:
+    def capture(self, num_sequences: int, sequences: DeviceSequences, shared: int = 0) -> None:
         """Capture the graph of such rounds ahead of the first one. No sequence's state is touched."""
-        self._rounds_of(sequences).capture(num_sequences)
+        self._rounds_of(sequences).capture(num_sequences, shared)
+
+    def padded(self, num_sequences: int, sequences: DeviceSequences) -> int:
+        """For how many sequences a round of so many is made."""
+        return self._rounds_of(sequences).size(num_sequences).sequences
+
+    @property
+    def num_replays(self) -> int:
+        """Rounds that were one graph."""
+        return 0 if self._rounds is None else self._rounds.num_replays
 
     def close(self) -> None:
         """Give back what graphs hold."""

@@ -28,7 +28,7 @@ from deepinfer.ops.device import twins
 SIZES = [32, 160]  # the longest prompt fits one step alone, not beside others
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", ["ahead", "dspark ahead", "prefix", "prefix with drafts", "chunks and preemption", "compact"]
 )

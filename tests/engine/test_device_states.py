@@ -14,6 +14,7 @@ AHEAD = "scheduler.async_depth=1"
 DRAFTS = ("speculation=dspark_fixed", "speculation.back_off=false")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [(AHEAD,), (*DRAFTS, AHEAD)], ids=["plain", "drafts"])
 def test_a_conversation_goes_on_from_the_state_of_its_own_answer(
     options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -23,9 +24,9 @@ def test_a_conversation_goes_on_from_the_state_of_its_own_answer(
     on_host: list[StepPlan] = []
     launch = ForwardLanes.launch_host
 
-    def watched(lanes: ForwardLanes, plan: StepPlan) -> Pass:
+    def watched(lanes: ForwardLanes, plan: StepPlan, shared: int = 0) -> Pass:
         on_host.append(plan)
-        return launch(lanes, plan)
+        return launch(lanes, plan, shared)
 
     monkeypatch.setattr(ForwardLanes, "launch_host", watched)
     rng = np.random.default_rng(8)

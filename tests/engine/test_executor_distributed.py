@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,9 +20,9 @@ from deepinfer.engine.device import StepOutOfMemory
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.executor_distributed import DistributedExecutor
 from deepinfer.engine.executor_thread import ThreadedExecutor
-from deepinfer.engine.shared_steps import SharedStepLost
+from deepinfer.engine.shared_steps import OwnStepLost, SharedStepLost
 from deepinfer.interfaces import SamplingParams
-from deepinfer.parallel.meeting import Meeting, Met, Word
+from deepinfer.parallel.meeting import Meeting, Met, Room, Word
 from deepinfer.speculation.cost_curve import CostCurve
 from deepinfer.speculation.fixed import FixedLengths
 
@@ -202,3 +203,63 @@ def test_a_step_that_is_lost_on_one_of_several_ranks_is_a_failure_of_that_rank(p
         engine.submit(np.array([3, 4]), SamplingParams(max_tokens=5, seed=1, ignore_eos=True))
         while engine.has_work:
             engine.step()
+
+
+def test_ranks_agree_on_the_room_of_those_that_have_most():
+    rooms = [Room(), Room(rows=24, sequences=2), Room(rows=8, sequences=4)]
+
+    def run(peers: ThreadPeers) -> list[Room]:
+        executor = SpreadToy(toy_limits(), None)
+        in_step = DistributedExecutor(executor, Meeting(peers))
+        in_step.serve(Word(runs=False, drafts=False, works=False, room=rooms[peers.rank]))
+        return executor.agreed
+
+    assert run_ranks(3, run) == [[Room(rows=24, sequences=4)]] * 3
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+@pytest.mark.parametrize("place", ["submit", "sample"])
+def test_a_step_that_is_lost_at_one_rank_alone_is_run_again_there(place, threaded):
+    """The executor has done what the others needed of it; the round of drafts that they run is served in its place."""
+    limits, peers_of = toy_limits(draft_depth=2, async_depth=int(threaded)), boards(2)
+
+    def run(peers: ThreadPeers) -> tuple[list[int], int]:
+        meet, work = peers_of[peers.rank]
+        executor = SpreadToy(limits, work)
+        if peers.rank == 1:
+            lose_once(executor, place)
+        in_step = DistributedExecutor(executor, Meeting(meet), after_step=lambda asked: peers.all_gather(word_of(0)))
+        runs = ThreadedExecutor(in_step) if threaded else in_step
+        engine, said = Engine(runs, limits, lengths=FixedLengths(2)), []
+        engine.submit(np.array([3, 4, 5]), SamplingParams(max_tokens=9, seed=7, ignore_eos=True))
+        while True:
+            before = engine.num_submitted
+            if engine.has_work:
+                said += [token for event in engine.step() for token in event.token_ids]
+            if engine.num_submitted == before:
+                serve = partial(in_step.serve, Word(runs=False, drafts=False, works=engine.has_work))
+                met = runs.ask(serve) if threaded else serve()
+                if met.sleeps:
+                    return said, engine.stats().lost_steps
+
+    (first, lost), (second, lost_too) = run_ranks(2, run)
+    assert first == second and len(first) == 9 and (lost, lost_too) == (0, 1)
+
+
+def lose_once(executor: SpreadToy, place: str) -> None:
+    """In the third step, once others have what they need of it."""
+    work, calls = getattr(executor, place), []
+
+    def lose(given) -> None:
+        calls.append(1)
+        if len(calls) != 3:
+            work(given)
+            return
+        if place == "submit":
+            executor.serve_forward()
+        else:
+            executor._flying.pop()
+        executor.drafted = False
+        raise OwnStepLost("none left")
+
+    setattr(executor, place, lose)

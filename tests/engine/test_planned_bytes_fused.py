@@ -133,6 +133,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("model", "which"), CASES)
 @pytest.mark.parametrize("speculation", ["none", "dspark"])
 def test_planned_bytes_are_held(model: str, which: str, speculation: str, tmp_path: Path) -> None:

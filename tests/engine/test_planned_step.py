@@ -69,6 +69,7 @@ def entries_of(plan: Plan) -> int:
     return -(-plan.model.max_model_len // plan.cache.block_tokens) * plan.cache.block_tokens
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_the_largest_pass_takes_what_is_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(name)

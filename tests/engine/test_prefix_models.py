@@ -38,7 +38,7 @@ def golden(request: pytest.FixtureRequest) -> EngineGraph:
     )
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("shared", [63, 64, 127, 128, 129, 255, 256, 257])
 def test_prompts_that_share_about_a_block_are_answered_as_if_alone(golden: EngineGraph, shared: int) -> None:
     """User cases K01 and K04."""
@@ -77,6 +77,7 @@ SPECULATIVE = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", SPECULATIVE, ids=lambda options: options[0].partition("=")[2])
 def test_a_conversation_with_speculation_is_the_one_without_a_cache(options: tuple[str, ...]) -> None:
     """User cases K02 and K05: it hits, also where the answer crossed block ends, and drafts as well as a cold run."""
@@ -95,6 +96,7 @@ def test_a_conversation_with_speculation_is_the_one_without_a_cache(options: tup
     assert sum(stats[0].checked_at) > 20
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["mask", "compact"])
 @pytest.mark.parametrize("on_hit", ["snapshot", "exact"])
 def test_bounded_replay_gives_one_answer_with_and_without_a_hit(kind: str, on_hit: str) -> None:

@@ -14,9 +14,9 @@ from deepinfer.config.facts import probe
 from deepinfer.engine.build_model import checkpoint_folder, load_model, tensor_names
 from deepinfer.engine.build_spread import RankGroups, RankPart
 from deepinfer.model.checkpoint import hub
-from deepinfer.model.checkpoint.dummy import dummy_weights
+from deepinfer.model.checkpoint.dummy import dummy_stored, dummy_weights
 from deepinfer.model.checkpoint.reader import open_checkpoint
-from deepinfer.model.checkpoint.weights import load_weights
+from deepinfer.model.checkpoint.weights import load_stored, load_weights
 from deepinfer.parallel.placement import Placement
 from deepinfer.plan.resolve import resolve
 from deepinfer.plan.types import Plan
@@ -90,6 +90,25 @@ def test_some_rows_of_a_table_are_those_of_the_whole() -> None:
         whole = make(dtype=torch.bfloat16)[name]
         for span in ((0, rows), (5, 5), (0, 1), (rows // 3, rows // 3 * 2), (rows - 1, rows)):
             assert torch.equal(make(dtype=torch.bfloat16, rows={name: span})[name], whole[slice(*span)])
+
+
+@pytest.mark.parametrize("made", ["read", "invented"])
+def test_some_stored_rows_are_those_of_the_whole(made: str) -> None:
+    """Codes and scales alike."""
+    checkpoint = open_checkpoint(TINY_A)
+    name = f"layers.{checkpoint.config.engram_layer_ids[0]}.engram.embed.weight"
+
+    def stored(rows: dict[str, tuple[int, int]]) -> dict[str, torch.Tensor]:
+        if made == "read":
+            return load_stored(checkpoint, [name], rows=rows)
+        return dummy_stored(checkpoint.config, [name], rows=rows)
+
+    whole = stored({})
+    total = len(whole[name])
+    assert len(whole) == 2
+    for first, end in ((0, total), (5, 5), (total // 3, total // 2), (total - 1, total)):
+        part = stored({name: (first, end)})
+        assert all(torch.equal(x.view(torch.uint8), whole[one][first:end].view(torch.uint8)) for one, x in part.items())
 
 
 def test_progress_counts_the_bytes_of_the_rows_that_are_read() -> None:

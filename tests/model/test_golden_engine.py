@@ -28,6 +28,7 @@ def test_logits_equal_golden(setting: tuple[Engine, str, str, float], number: in
     assert (logits.argmax(-1).numpy() == gold[f"{key}/argmax"])[clear].all()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("number", [0, 2, 5])
 def test_greedy_tokens_equal_golden(setting: tuple[Engine, str, str, float], number: int) -> None:
     engine, numerics, *_ = setting

@@ -25,6 +25,7 @@ def tiny_rows(tiny: Engine) -> torch.Tensor:
     return tiny.run(tokens, [])
 
 
+@pytest.mark.sample(1)
 def test_token_by_token_equals_one_shot(tiny: Engine, tiny_rows: torch.Tensor) -> None:
     tokens = golden_prompts()[5]
     assert torch.equal(tiny.run(tokens, list(range(1, len(tokens)))), tiny_rows)
@@ -67,6 +68,7 @@ def test_stale_and_nan_content_of_a_reused_slot_is_never_seen(tiny: Engine, tiny
     assert torch.equal(tiny.run(tokens, [10, 11], slot=6), tiny_rows)
 
 
+@pytest.mark.sample(1)
 def test_thread_count_one_and_two_give_the_same_bits_per_setting(tiny: Engine) -> None:
     before, tokens = torch.get_num_threads(), golden_prompts()[2]
     try:
@@ -78,6 +80,7 @@ def test_thread_count_one_and_two_give_the_same_bits_per_setting(tiny: Engine) -
         torch.set_num_threads(before)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("numerics", ["full", "none"])
 def test_k6_pieces_equal_one_shot_where_everything_is_cut(numerics: str) -> None:
     engine = k6_model().engine(native(), numerics, "float32")
@@ -93,6 +96,7 @@ def test_k6_pieces_equal_one_shot_where_everything_is_cut(numerics: str) -> None
         assert torch.equal(mixed[8:], whole[position : position + 1])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("numerics", ["full", "kv", "none"])
 def test_k6_token_by_token_equals_one_shot(numerics: str) -> None:
@@ -101,6 +105,7 @@ def test_k6_token_by_token_equals_one_shot(numerics: str) -> None:
     assert torch.equal(engine.run(tokens, list(range(1, LONG)), slot=1), engine.run(tokens, []))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("numerics", ["full", "kv", "none"])
 def test_native_and_reference_ops_give_the_same_bits(numerics: str) -> None:
     for model, tokens in (
@@ -114,6 +119,7 @@ def test_native_and_reference_ops_give_the_same_bits(numerics: str) -> None:
         assert torch.equal(*rows)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("ops", "numerics", "dtype", "tolerance"), [(native, "none", "float32", 1e-4), (reference, "full", "float64", 2e-6)]
 )

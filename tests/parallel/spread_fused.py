@@ -12,9 +12,11 @@ from torch import Tensor
 
 from deepinfer.arch.cache import CacheLayout
 from deepinfer.model.checkpoint.weights import load_stored
+from deepinfer.model.division import RowDivision
 from deepinfer.model.fused.model import FusedModel
 from deepinfer.ops.device import DeviceOps
 from deepinfer.parallel.device_dispatch import MOST_ROWS, DeviceDispatch
+from deepinfer.parallel.device_tables import DeviceTables
 from deepinfer.parallel.peers import Peers
 from deepinfer.parallel.placement import Placement
 
@@ -70,17 +72,39 @@ class FusedSpread:
                         del stored[f"{prefix}ffn.experts.{expert}.{part}.weight"]
         return stored
 
-    def model(self, dispatch: DeviceDispatch | None = None, ops: DeviceOps | None = None) -> FusedModel:
+    def bounds(self, size: int) -> list[list[int]]:
+        """Where the rows of each rank of so many begin and end in every n-gram table."""
+        return [[rows * rank // size for rank in range(size + 1)] for rows in CONFIG.engram_num_embeddings]
+
+    def tables(self, peers: Peers) -> DeviceTables:
+        return DeviceTables(peers, self.bounds(peers.size), most_rows=self.most_rows)
+
+    def model(
+        self,
+        dispatch: DeviceDispatch | None = None,
+        ops: DeviceOps | None = None,
+        tables: DeviceTables | None = None,
+        division: RowDivision | None = None,
+    ) -> FusedModel:
         """That of one rank, or the whole one."""
+        stored = self.stored(dispatch)
+        if tables is not None:
+            for layer, edges in zip(CONFIG.engram_layer_ids, tables.bounds):
+                first, end = edges[tables.peers.rank : tables.peers.rank + 2]
+                for part in ("weight", "scale"):
+                    name = f"layers.{layer}.engram.embed.{part}"
+                    stored[name] = stored[name][first:end]
         return FusedModel(
             CONFIG,
-            self.stored(dispatch),
+            stored,
             ops or row_by_row(),
             layout=self.layout(),
             token_classes=golden().engram_classes,
             compact=self.compact,
             max_positions=256,
             dispatch=dispatch,
+            tables=tables,
+            division=division,
         )
 
 

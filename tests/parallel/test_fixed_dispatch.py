@@ -127,7 +127,7 @@ def test_chosen_experts_are_counted_by_layer() -> None:
     def rank(peers: ThreadPeers) -> Tensor:
         mine, seen = Rank.of(FusedSpread(skewed=(2, 5, 6)), peers), torch.zeros(LAYERS, EXPERTS, dtype=torch.int64)
         dispatch: Any = mine.model.dispatch
-        dispatch.count = lambda layer, picks: seen[layer].scatter_add_(
+        dispatch.count = lambda layer, picks, live: seen[layer].scatter_add_(
             0, picks.flatten(), torch.ones_like(picks).flatten()
         )
         run(mine, TEXTS, STEPS[peers.rank][:1])

@@ -116,6 +116,40 @@ def test_a_step_with_chunks_beside_one_that_decodes() -> None:
     assert run_ranks(2, lambda peers: decode(peers) if peers.rank else chunks(peers)) == [[40, 12], [40, 12]]
 
 
+class Noted:
+    """Stands for the graphs of a step, where there are none."""
+
+    def __init__(self) -> None:
+        self.captured: list[int] = []
+
+    def has(self, size: Any) -> bool:
+        return False
+
+    def capture(self, size: Any) -> None:
+        self.captured.append(max(size.rows, size.shared))
+
+
+def test_steps_in_which_numbers_are_exact_are_no_graphs() -> None:
+    """Neither ahead of them, when nobody has agreed on anything, nor in company of a rank with many rows."""
+
+    def rank(peers: ThreadPeers) -> list[list[int]]:
+        model = FusedSpread(most_rows=12)
+        mine = model.model(model.dispatch(peers))
+        decoding = Worlds(mine, num_slots=4, max_model_len=60, depth=3, seed=0)
+        chunks = ChunkWorlds(mine, num_slots=3, max_model_len=64, most_rows=40)
+        decode = DecodeStep(mine, decoding.device, decoding.sequences, row_sizes=SIZES)
+        chunk = ChunkStep(mine, chunks.padded, chunks.sequences, row_sizes=SIZES)
+        found = []
+        for step in (decode, chunk):
+            step._graphs = noted = Noted()  # type: ignore[assignment]
+            for rows, shared in ((4, 0), (4, 12), (4, 40), (16, 0)):
+                step.capture(rows, *([0] if step is decode else []), 1, shared)
+            found.append(noted.captured)
+        return found
+
+    assert run_ranks(1, rank) == [[[4, 12], [4, 12]]]
+
+
 def test_padding_asks_no_experts() -> None:
     """Rows of padding travel as nobody's, so that experts get the live rows alone."""
     spread = FusedSpread()

@@ -52,7 +52,8 @@ def measure_rank(plan: Plan, memory: RankMemory, share: SliceModel) -> RankBytes
     share.route("balanced")
     gc.collect()
     torch.cuda.empty_cache()
-    planned = planned_bytes(memory)
+    apart = tuple(item for item in memory.items if item.name != "exchange")  # a slice exchanges nothing
+    planned = planned_bytes(structs.replace(memory, items=apart))
     return RankBytes(
         planned_held=planned.held,
         held=profile.held,
@@ -66,6 +67,7 @@ def _loaded(plan: Plan, share: SliceModel) -> Loaded:
     config, limits, drafts = plan.model.config, limits_of(plan), share.drafter is not None
     return Loaded(
         plan=plan,
+        memory=plan.memory[0],
         limits=limits,
         sampler=Sampler(limits.vocab_size, limits.max_num_seqs, limits.eos_token_ids, None),
         grammar=None,

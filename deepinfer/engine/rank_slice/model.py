@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config
@@ -77,11 +76,10 @@ def slice_model(
         token_classes=np.arange(config.vocab_size, dtype=np.int64) % config.engram_compressed_vocab_size,
         compact=compact,
         max_positions=max_positions,
+        host_tables=share.host_tables,
     )
     balanced = Pairs(share.ranks, config.n_routed_experts, config.num_experts_per_tok, "balanced", device)
     model.layers = [replace(layer, experts=_folded(layer.experts, balanced)) for layer in model.layers]
-    if share.host_tables:
-        _move_tables(model)
     drafter = None
     if layout.num_window_layers > config.num_hidden_layers:
         drafter = FusedDSpark(local, stored, ops, model, layout=layout)
@@ -94,16 +92,3 @@ def slice_model(
 
 def _folded(experts: FusedExperts, pairs: Pairs) -> FoldedExperts:
     return FoldedExperts(experts.config, experts.ops, experts.weights, pairs)
-
-
-def _move_tables(model: FusedModel) -> None:
-    """The n-gram tables to pinned memory of the host, their powers stay."""
-    for layer in model.layers:
-        if layer.engram is not None and layer.engram.weights.codes_AK.is_cuda:
-            weights = layer.engram.weights
-            layer.engram.weights = replace(weights, codes_AK=_pinned(weights.codes_AK))
-
-
-def _pinned(codes_AK: Tensor) -> Tensor:
-    host = torch.empty_like(codes_AK, device="cpu", pin_memory=True)
-    return host.copy_(codes_AK)

@@ -16,7 +16,7 @@ class RankShare:
     experts: int  # routed experts of a layer that the rank holds
     draft_experts: int
     table_rows: tuple[int, ...]  # of the n-gram table of each engram layer
-    host_tables: bool  # the tables lie in pinned memory of the host
+    host_tables: bool  # the tables lie in locked memory of the host
 
 
 def share_config(config: V41Config, share: RankShare) -> V41Config:

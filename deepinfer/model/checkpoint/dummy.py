@@ -41,14 +41,22 @@ _RESIDUAL = ("wo_b.weight", "w2.weight", "engram.wkv.weight")
 
 
 def dummy_stored(
-    config: V41Config, names: Collection[str] | None = None, *, seed: int = 0, device: torch.device | str = "cpu"
+    config: V41Config,
+    names: Collection[str] | None = None,
+    *,
+    rows: Rows | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
     """Invented tensors in their stored dtypes, scales included, as a checkpoint of this config would hold them.
 
-    A tensor depends on `seed` and its own name and shape only. `names` limits the work to a part of the text model.
+    A tensor depends on `seed` and its own name and shape only. `names` and `rows` limit the work to a part of the text model.
     """
-    pools = Pools(seed, device)
-    return {name: tensor for spec in weight_specs(config, names) for name, tensor in pools.stored(spec).items()}
+    pools, spans = Pools(seed, device), rows or {}
+    found: dict[str, Tensor] = {}
+    for spec in weight_specs(config, names):
+        found |= pools.stored(spec, spans.get(spec.name))
+    return found
 
 
 def dummy_weights(

@@ -61,16 +61,20 @@ def load_weights(
 
 
 def load_stored(
-    checkpoint: Checkpoint, names: Collection[str] | None = None, *, device: torch.device | str = "cpu"
+    checkpoint: Checkpoint,
+    names: Collection[str] | None = None,
+    *,
+    rows: Rows | None = None,
+    device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
     """Weights and their scales by released name, in their stored dtypes and in memory of their own.
 
-    `names` and what is raised: as in `load_weights`.
+    `names`, `rows` and what is raised: as in `load_weights`.
     """
-    specs = weight_specs(checkpoint.config, names)
+    specs, spans = weight_specs(checkpoint.config, names), rows or {}
     verify(checkpoint, [spec.name for spec in specs])
-    wanted = [spec.name for spec in specs]
-    wanted += [scale_name(spec.name) for spec in specs if storage_of(spec) != "plain"]
+    wanted = {spec.name: spans.get(spec.name) for spec in specs}
+    wanted |= {scale_name(spec.name): wanted[spec.name] for spec in specs if storage_of(spec) != "plain"}
     with checkpoint.reading() as read:
         in_file_order = sorted(wanted, key=lambda name: checkpoint.stored[name].file)
-        return {name: read(name).to(device, copy=True) for name in in_file_order}
+        return {name: read(name, wanted[name]).to(device, copy=True) for name in in_file_order}

@@ -3,6 +3,8 @@
 Legend: T rows · D hidden · H heads · K head dim · I index heads · G groups of heads · [A, B, R] a store.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -30,17 +32,19 @@ class FusedAttention:
     ) -> Tensor:
         """[T, D] of the site's input, as it is and on the FP8 grid."""
         ops, w, c = self.ops, self.weights, self.config
-        rope_T2F = rows.ropes_T2F[self.compressed]
-        with beside(normed_TD, w.raw_ND is not None) as branch:
+        rope_T2F, alone = rows.ropes_T2F[self.compressed], not rows.divided
+        with beside(normed_TD, alone and w.raw_ND is not None) as branch:
             weight_TI = self.read_raw(normed_TD, rows, cache)
         low = ops.fp8_linear(quantised_TD, w.down)
+        key_TK = low[:, c.q_lora_rank :]
+        others = self.ask_others(key_TK, rows)
         latent_TR = ops.norm_quantise(low[:, : c.q_lora_rank], w.q_norm, c.rms_norm_eps).grid_TD
         assert latent_TR is not None
         q_TIK = self.index_queries(latent_TR, rope_T2F) if self.indexes else None
         branch.join()
-        with beside(latent_TR, self.indexes) as branch:
-            scratch = self.store_window(low[:, c.q_lora_rank :], rope_T2F, rows, cache)
+        with beside(latent_TR, alone and self.indexes) as branch:
             q_THK = ops.fp8_linear(latent_TR, w.up).unflatten(1, (c.num_attention_heads, c.head_dim))
+            scratch = self.store_window(key_TK, rope_T2F, rows, cache, others)
         if q_TIK is not None:
             assert weight_TI is not None
             indexer.choose(self.layer, q_TIK, weight_TI)
@@ -72,6 +76,8 @@ class FusedAttention:
         """Store the main and index keys of every entry that this step completes, then the halves that wait for a partner."""
         ops, w, eps = self.ops, self.weights, self.config.rms_norm_eps
         ratio = self.config.ratio(self.layer)
+        if rows.divided:
+            raw = rows.of_all(raw[:, : ratio * self.config.head_dim])
         entries, tail = rows.entries[ratio], cache.tails.get(self.layer)
         place = entries.rope_T2F, cache.main_rows[self.layer], entries.rows_T
         pairs = {"partner_E": rows.partner_T, "tail_ASX": tail} if ratio == 2 else {}
@@ -82,7 +88,25 @@ class FusedAttention:
         if tail is not None and rows.tails is not None:
             ops.write_tails(tail, raw, rows.tails.from_M, rows.tails.to_M)
 
-    def store_window(self, key_TK: Tensor, rope_T2F: Tensor, rows: FusedRows, cache: ModelCache) -> Tensor | None:
+    def ask_others(self, key_TK: Tensor, rows: FusedRows) -> Callable[[], Tensor] | None:
+        """Begin to share window keys, where ranks share the step's rows; what comes back waits for them [X, K]."""
+        return None if rows.plan.others is None else rows.plan.others.gather_window(key_TK)
+
+    def store_others(self, rows: FusedRows, cache: ModelCache) -> None:
+        """This layer's window keys where none of the step's rows is here: those that other ranks have."""
+        key_0K = self.weights.kv_norm_K.new_empty(0, self.config.head_dim)
+        others = self.ask_others(key_0K, rows)
+        if others is not None:
+            self.store_window(key_0K, rows.ropes_T2F[self.compressed], rows, cache, others)
+
+    def store_window(
+        self,
+        key_TK: Tensor,
+        rope_T2F: Tensor,
+        rows: FusedRows,
+        cache: ModelCache,
+        others: Callable[[], Tensor] | None = None,
+    ) -> Tensor | None:
         """Bring the ring, and snapshots, up to date; the scratch store of far sequences, where the step has any."""
         ring = cache.rings[self.layer]
         scratch = rows.scratch(ring)
@@ -90,7 +114,11 @@ class FusedAttention:
         if rows.old is not None:
             glue.copy_rows(ring, rows.old.from_M, store, rows.old.to_M)
         norm = self.weights.kv_norm_K, self.config.rms_norm_eps
-        self.ops.norm_rope_store_window(key_TK, *norm, rope_T2F, store, rows.store_T)
+        if len(key_TK):
+            self.ops.norm_rope_store_window(key_TK, *norm, rope_T2F, store, rows.store_T)
+        if others is not None and rows.shared is not None:
+            place = rows.shared.ropes_X2F[self.compressed], store, rows.shared.store_X
+            self.ops.norm_rope_store_window(others(), *norm, *place)
         if rows.new is not None:
             glue.copy_rows(store, rows.new.from_M, ring, rows.new.to_M)
         return scratch

@@ -87,10 +87,12 @@ class ChunkStep:
         return 0 if self._graphs is None else len(self._graphs)
 
     def takes(self, plan: StepPlan, shared: int = 0) -> bool:
-        """Whether the step finds room. The first of a size is captured, which takes a while and waits; a size that there is no
-        memory for is left alone from then on."""
-        rows = self._bound(plan)
+        """Whether the step finds room, and ranks do not share its rows. The first of a size is captured, which takes a while
+        and waits; a size that there is no memory for is left alone from then on."""
+        rows, division = self._bound(plan), self.model.division
         if rows > self.row_sizes[-1] or (self.model.compact and not passes_whole(plan)):
+            return False
+        if division is not None and division.divides(plan.chunk_rows):
             return False
         return self.capture(rows, plan.block_tables.shape[1], shared)
 
@@ -98,7 +100,7 @@ class ChunkStep:
     def capture(self, num_rows: int, num_blocks: int, shared: int = 0) -> bool:
         """Capture the graph of such steps ahead of the first one; False where memory does not suffice."""
         size = self.size(num_rows, num_blocks, shared)
-        if self._graphs is None or self._graphs.has(size) or not fits_graph(self.model.dispatch, shared):
+        if self._graphs is None or self._graphs.has(size) or not self._fits(size):
             return True
         if size in self._refused:
             return False
@@ -123,7 +125,7 @@ class ChunkStep:
         save_states(self.cache, plan.slots, plan.snapshots[of_chunk])  # as the chunk's rows find them
         self.sequences.put_chunks(step.state_slots, plan.chunk_starts, plan.chunk_rows, plan.chunk_tokens)
         self._send(plan, chunks, size)
-        if self._graphs is None or not fits_graph(self.model.dispatch, shared):
+        if self._graphs is None or not self._fits(size):
             self._launch(size)
             self.stats.direct += 1
         else:
@@ -145,6 +147,9 @@ class ChunkStep:
         if self._graphs is not None:
             self._graphs.close()
 
+    def _fits(self, size: ChunkSize) -> bool:
+        return fits_graph(self.model.elsewhere, max(size.rows, size.shared))
+
     def _bound(self, plan: StepPlan) -> int:
         """Most rows that the step may have."""
         drafts = min(plan.num_drafts, plan.num_decode * self.verify_length)
@@ -162,9 +167,9 @@ class ChunkStep:
         """Everything behind the copies."""
         made = self._rows(size)
         features_TF = self._empty(size.rows, self._num_features) if self._num_features else None
-        if self.model.dispatch is not None:
+        if self.model.elsewhere is not None:
             live_1 = made.numbers.row_starts_S1[-1:] + self._chunks.count()
-            self.model.dispatch.begin(size.shared or size.rows, live_1)
+            self.model.elsewhere.begin(size.shared or size.rows, live_1)
         hidden_TD = self._hidden_TD[: size.rows]
         hidden_TD.copy_(self.model.run_rows(made.rows, made.rows, self.cache, features_TF))
         if self._observe is not None:

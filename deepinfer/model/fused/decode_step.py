@@ -90,7 +90,7 @@ class DecodeStep:
         """Launch the step; nothing waits for it."""
         bound = self._bound(plan)
         size = self.size(len(plan.slots), plan.num_drafts, plan.block_tables.shape[1], shared)
-        graphs = self._graphs if fits_graph(self.model.dispatch, shared) else None
+        graphs = self._graphs if self._fits(size) else None
         if graphs is not None:
             graphs.capture(size)
         restore_states(self.cache, plan.restores)
@@ -118,7 +118,7 @@ class DecodeStep:
     def capture(self, num_sequences: int, num_drafts: int, num_blocks: int, shared: int = 0) -> None:
         """Capture the graph of such steps ahead of the first one. No sequence's state is touched."""
         size = self.size(num_sequences, num_drafts, num_blocks, shared)
-        if self._graphs is not None:
+        if self._graphs is not None and self._fits(size):
             self._graphs.capture(size)
 
     @property
@@ -136,6 +136,10 @@ class DecodeStep:
         if self._graphs is not None:
             self._graphs.close()
 
+    def _fits(self, size: StepSize) -> bool:
+        """Whether such a step may be a graph, as far as what is on other ranks goes."""
+        return fits_graph(self.model.elsewhere, max(size.rows, size.shared))
+
     def _bound(self, plan: StepPlan) -> int:
         assert plan.num_decode == len(plan.slots) > 0, "a decode step has sequences, and no chunks"
         return len(plan.slots) + min(plan.num_drafts, len(plan.slots) * self.verify_length)
@@ -143,8 +147,8 @@ class DecodeStep:
     def _launch(self, size: StepSize) -> None:
         """Everything behind the copy of the plan. What it leaves in `_results` stays where it is for every step of the size."""
         numbers, rows = self._planner(self._sender.numbers_X, size)
-        if self.model.dispatch is not None:
-            self.model.dispatch.begin(size.shared or size.rows, numbers.row_starts_S1[-1:])
+        if self.model.elsewhere is not None:
+            self.model.elsewhere.begin(size.shared or size.rows, numbers.row_starts_S1[-1:])
         out_TD, features_TF = self._room(size.rows)
         hidden_TD = self.model.run_rows(rows, rows, self.cache, features_TF)
         hidden_TD = hidden_TD if out_TD is None else out_TD.copy_(hidden_TD)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from deepinfer.model.fused.stored_weights import FusedExpertWeights
+    from deepinfer.model.fused.tables import Begun
     from deepinfer.ops.expert_permutation import Permutation
 
 Routed = Callable[
@@ -62,6 +63,6 @@ class FusedDispatch(Protocol):
         """
 
 
-def fits_graph(dispatch: FusedDispatch | None, shared: int) -> bool:
-    """Whether a step in which some rank has `shared` rows may be a graph, as far as experts go."""
-    return dispatch is None or shared <= dispatch.most_rows
+def fits_graph(elsewhere: Begun | None, shared: int) -> bool:
+    """Whether a step in which some rank has `shared` rows may be a graph, as far as what is on other ranks goes."""
+    return elsewhere is None or shared <= elsewhere.most_rows

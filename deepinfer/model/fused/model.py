@@ -18,6 +18,7 @@ from deepinfer.arch.config import V41Config
 from deepinfer.arch.engram import engram_tables
 from deepinfer.interfaces import StepInput
 from deepinfer.model.cache_storage import ModelCache
+from deepinfer.model.division import RowDivision
 from deepinfer.model.fused import glue
 from deepinfer.model.fused.attention import FusedAttention
 from deepinfer.model.fused.dispatch import FusedDispatch
@@ -32,6 +33,7 @@ from deepinfer.model.fused.stored_weights import (
     fused_site,
 )
 from deepinfer.model.fused.sublayers import FusedEngram, FusedExperts
+from deepinfer.model.fused.tables import Elsewhere, FusedTables
 from deepinfer.model.model_inputs import check_compact, class_table
 from deepinfer.model.rope import inverse_frequencies, rope_table
 from deepinfer.ops.device import DeviceOps
@@ -46,14 +48,22 @@ class FusedLayer:
     ffn_site: FusedSite
     experts: FusedExperts
 
+    def serve(self) -> None:
+        """Its part in a step of other ranks, where this one has no rows."""
+        if self.engram is not None:
+            self.engram.serve()
+        self.experts.serve()
+
 
 class FusedModel:
     """DeepSeek-V4.1 with quantised activations and packed caches (numerics "full") on `device`, in the layout's dtype.
 
     Kernels take bfloat16; the twins "float32" and "float64" too. `stored` are tensors by released name as a checkpoint stores
     them, scales included. `max_positions`: how long a sequence may grow, the config's limit by default. The rest, and what
-    rows and `compact` mean, as for `V41Model`. `dispatch` reaches experts of other ranks, which `stored` need not have; its
-    `begin` comes before every `forward`, `run_rows` or `serve`, one of which each of these ranks runs when the others do.
+    rows, `compact` and `division` mean, as for `V41Model`; `run_rows` takes rows of both kinds. `dispatch` and `tables` reach
+    experts and n-gram rows of other ranks, which `stored` need not have. `elsewhere` is both of them: its `begin` comes before
+    every `forward`, `run_rows` or `serve`, one of which each of these ranks runs when the others do. With `host_tables` the
+    n-gram rows that are here lie in the host's memory, where the device reads them.
     """
 
     numerics: Numerics = "full"
@@ -70,9 +80,12 @@ class FusedModel:
         compact: bool = False,
         max_positions: int | None = None,
         dispatch: FusedDispatch | None = None,
+        division: RowDivision | None = None,
+        tables: FusedTables | None = None,
+        host_tables: bool = False,
     ) -> None:
         self.config, self.ops, self.layout, self.compact = config, ops, layout, compact
-        self.dispatch = dispatch
+        self.dispatch, self.division, self.elsewhere = dispatch, division, Elsewhere.of(dispatch, tables)
         self.device = torch.device(device)
         check_compact(config, compact)
         assert layout.numerics == "full", "the caches must be laid out for this model"
@@ -81,7 +94,11 @@ class FusedModel:
         source = StoredSource(stored, ops, self.device, self.dtype)
         self.embed_VD, self.head_VD = source.plain("embed.weight"), source.plain("head.weight")
         self.norm_D = source.plain("norm.weight")
-        self.layers = [_layer(source, config, ops, layer, dispatch) for layer in range(config.num_hidden_layers)]
+        engrams = _engrams(source, config, ops, tables, on_host=host_tables)
+        self.layers = [
+            _layer(source, config, ops, layer, dispatch, engrams.get(layer))
+            for layer in range(config.num_hidden_layers)
+        ]
         positions = config.max_position_embeddings if max_positions is None else max_positions
         frequencies = {kind: inverse_frequencies(config, compressed=kind) for kind in (False, True)}
         ropes = {kind: rope_table(f, positions, source.wide_dtype).to(self.device) for kind, f in frequencies.items()}
@@ -107,9 +124,9 @@ class FusedModel:
 
     @torch.inference_mode()
     def serve(self) -> None:
-        """This rank's part in a step of others, where it has no rows of its own. Launches only."""
+        """This rank's part in a step of others, where it has no rows of its own. Long steps wait in it."""
         for layer in self.layers:
-            layer.experts.serve()
+            layer.serve()
 
     @torch.inference_mode()
     def logits(self, hidden_RD: Tensor) -> Tensor:
@@ -119,7 +136,8 @@ class FusedModel:
 
     def _run(self, step: StepInput, cache: ModelCache, features_TF: Tensor | None) -> Tensor:
         cache.bring_states(step)
-        return self.run_rows(*self.rows(step, cache), cache, features_TF)
+        shares = None if self.division is None else self.division.divide(step)
+        return self.run_rows(*self.rows(step, cache, shares), cache, features_TF)
 
     def run_rows(self, rows: FusedRows, upper: FusedRows, cache: ModelCache, features_TF: Tensor | None) -> Tensor:
         """The layers over rows that are worked out already: `upper` from the boundary on. Fills `features_TF`, where given."""
@@ -145,7 +163,7 @@ class FusedModel:
 
     def _note(self, x_TND: Tensor, rows: FusedRows, out_TD: Tensor) -> None:
         """The streams' mean into some columns of the features, zeros for rows that are not here."""
-        if rows.kept_T is None:
+        if rows.kept_T is None and not rows.divided:
             self.ops.stream_mean(x_TND, out_TD)
         else:
             out_TD.copy_(rows.spread(self.ops.stream_mean(x_TND, torch.empty_like(x_TND[:, 0]))))
@@ -156,6 +174,7 @@ class FusedModel:
         """The streams, output and coefficients with which the layer's second site ends."""
         assert begun.coefficients is not None
         if not rows.num_rows:
+            layer.attention.store_others(rows, cache)
             layer.experts.serve()
             return begun.x_TND, begun.normed_TD, begun.coefficients
         out_TD = layer.attention(begun.normed_TD, begun.quantised_TD, rows, cache, indexer)
@@ -185,15 +204,30 @@ class FusedModel:
         return self.ops.hyper_border(x_TND, out_TD, ended, None, None, *glue.border_constants(self.config)).x_TND
 
 
+def _engrams(
+    source: StoredSource, config: V41Config, ops: DeviceOps, tables: FusedTables | None, *, on_host: bool
+) -> dict[int, FusedEngram]:
+    """By layer."""
+    found = {}
+    for number, table in enumerate(engram_tables(config)):
+        weights = fused_engram(source, config, f"layers.{table.layer}.", table, on_host=on_host)
+        found[table.layer] = FusedEngram(config, ops, weights, number, tables)
+    return found
+
+
 def _layer(
-    source: StoredSource, config: V41Config, ops: DeviceOps, layer: int, dispatch: FusedDispatch | None
+    source: StoredSource,
+    config: V41Config,
+    ops: DeviceOps,
+    layer: int,
+    dispatch: FusedDispatch | None,
+    engram: FusedEngram | None,
 ) -> FusedLayer:
     prefix = f"layers.{layer}."
-    tables = [table for table in engram_tables(config) if table.layer == layer]
     held = range(config.n_routed_experts) if dispatch is None else dispatch.experts_of(layer)
     experts = fused_experts(source, prefix, held, config.num_experts_per_tok)
     return FusedLayer(
-        engram=FusedEngram(config, ops, fused_engram(source, config, prefix, tables[0])) if tables else None,
+        engram=engram,
         attn_site=fused_site(source, prefix, "attn"),
         attention=FusedAttention(config, ops, fused_attention(source, config, prefix, layer), layer),
         ffn_site=fused_site(source, prefix, "ffn"),

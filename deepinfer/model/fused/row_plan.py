@@ -11,6 +11,8 @@ import numpy as np
 from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config
 from deepinfer.interfaces import StepInput
+from deepinfer.model.division import Shares
+from deepinfer.model.fused.divided_rows import Others, divided_arrays, others_of
 from deepinfer.model.ring_writes import ring_writes
 from deepinfer.model.step_rows import step_of_rows
 
@@ -37,16 +39,19 @@ class RowPlan:
     runs: list[Run]
     scratch_rows: int
     num_rows: int
-    num_step_rows: int  # of the whole step, where only some of its rows are here
+    num_step_rows: int  # of the whole step, where only some of its rows go on
     writes_entries: bool = True
+    others: Others | None = None  # where ranks share the rows: `num_rows` are those here
 
     def __post_init__(self) -> None:
         largest = max((int(np.abs(array).max()) for array in self.arrays.values() if array.size), default=0)
         assert largest < 2**31, "row numbers have 31 bits: give the cache fewer blocks"
 
 
-def plan_rows(step: StepInput, config: V41Config, layout: CacheLayout, num_slots: int) -> RowPlan:
-    """For all rows of the step; snapshot i is state row `num_slots` + i."""
+def plan_rows(
+    step: StepInput, config: V41Config, layout: CacheLayout, num_slots: int, shares: Shares | None = None
+) -> RowPlan:
+    """For all rows of the step, or for those here of `shares`; snapshot i is state row `num_slots` + i."""
     lengths_S, sequence_T = np.diff(step.row_starts), sequence_of_rows(step)
     arrays = base_arrays(step, sequence_T, config, layout) | {"tables": step.block_tables}
     floor_T = arrays["floor"]
@@ -54,8 +59,12 @@ def plan_rows(step: StepInput, config: V41Config, layout: CacheLayout, num_slots
         arrays |= _tails(step, layout, num_slots)
     far_S = lengths_S > near_rows(config, layout)
     copies, scratch_rows = _window_copies(step, sequence_T, floor_T, far_S, config.sliding_window, layout, num_slots)
-    runs = _runs(far_S, step.row_starts)
-    return RowPlan(arrays | copies, runs, scratch_rows, len(sequence_T), len(sequence_T))
+    arrays, far_T, total = arrays | copies, far_S[sequence_T], len(sequence_T)
+    if shares is None:
+        return RowPlan(arrays, _runs(far_T), scratch_rows, total, total)
+    others = others_of(step, shares, config, layout, num_slots)
+    arrays, here = divided_arrays(arrays, step, shares, others), shares.here
+    return RowPlan(arrays, _runs(far_T[here]), scratch_rows, len(here), total, others=others)
 
 
 def near_rows(config: V41Config, layout: CacheLayout) -> int:
@@ -94,19 +103,29 @@ def base_arrays(
 
 
 def plan_upper(
-    step: StepInput, config: V41Config, layout: CacheLayout, num_slots: int, *, compact: bool
+    step: StepInput,
+    config: V41Config,
+    layout: CacheLayout,
+    num_slots: int,
+    *,
+    compact: bool,
+    shares: Shares | None = None,
 ) -> tuple[RowPlan | None, np.ndarray | None]:
-    """For the layers from the boundary on: a plan of the kept rows (`compact`), or the floors [T] where only those differ."""
+    """For the layers from the boundary on: a plan of the kept rows (`compact`), or the floors where only those differ.
+
+    Of the rows here, where there are `shares`."""
+    here = slice(None) if shares is None else shares.here
     if step.upper_from is None:
         return None, None
     sequence_T = sequence_of_rows(step)
     floor_T, upper_T = _of_rows(step.window_from, sequence_T), _of_rows(step.upper_from, sequence_T)
     kept_T = step.positions >= upper_T
     if not compact or kept_T.all():
-        return None, np.where(kept_T, np.maximum(upper_T, floor_T), floor_T)
+        return None, np.where(kept_T, np.maximum(upper_T, floor_T), floor_T)[here]
     kept = np.flatnonzero(kept_T)
-    plan = plan_rows(step_of_rows(step, sequence_T, kept), config, layout, num_slots)
-    plan.arrays["kept"] = kept
+    few = step_of_rows(step, sequence_T, kept)
+    plan = plan_rows(few, config, layout, num_slots, None if shares is None else shares.only(kept))
+    plan.arrays |= {"kept": np.flatnonzero(kept_T[here]), "spread": kept}
     plan.num_step_rows, plan.writes_entries = len(sequence_T), False
     return plan, None
 
@@ -178,7 +197,7 @@ def _window_copies(
     return copies, int(place_T[-1]) + 1
 
 
-def _runs(far_S: np.ndarray, row_starts: np.ndarray) -> list[Run]:
-    borders = np.flatnonzero(np.diff(far_S)) + 1
-    edges = [0, *borders.tolist(), len(far_S)]
-    return [Run(int(row_starts[a]), int(row_starts[b]), bool(far_S[a])) for a, b in pairwise(edges) if a < b]
+def _runs(far_T: np.ndarray) -> list[Run]:
+    borders = np.flatnonzero(np.diff(far_T)) + 1
+    edges = [0, *borders.tolist(), len(far_T)]
+    return [Run(a, b, bool(far_T[a])) for a, b in pairwise(edges) if a < b]

@@ -11,7 +11,7 @@ from deepinfer.model.fused.dispatch import fits_graph
 from deepinfer.model.fused.step_graphs import GraphPool, GraphStats, StepGraphs
 
 if TYPE_CHECKING:
-    from deepinfer.model.fused.dispatch import FusedDispatch
+    from deepinfer.model.fused.tables import Begun
 
 
 class ServeStep:
@@ -23,7 +23,7 @@ class ServeStep:
     def __init__(
         self,
         serve: Callable[[], None],
-        dispatch: FusedDispatch,
+        dispatch: Begun,
         device: torch.device,
         *,
         graphs: bool = False,
@@ -44,6 +44,12 @@ class ServeStep:
             return
         self._graphs.capture(shared)
         self._graphs.replay(shared)
+
+    @torch.inference_mode()
+    def capture(self, shared: int) -> None:
+        """Capture the graph of such steps ahead of the first one."""
+        if self._graphs is not None and fits_graph(self._dispatch, shared):
+            self._graphs.capture(shared)
 
     def close(self) -> None:
         """End all graphs, once the device is through with them."""

@@ -13,7 +13,9 @@ from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config
 from deepinfer.interfaces import StepInput
 from deepinfer.model.cache_storage import ModelCache
+from deepinfer.model.division import Shares
 from deepinfer.model.fused import glue
+from deepinfer.model.fused.divided_rows import SharedKeys
 from deepinfer.model.fused.row_plan import RowPlan, Run, plan_rows, plan_upper
 
 UPPER = "upper/"
@@ -30,7 +32,8 @@ class Copies:
 
 @dataclass(frozen=True)
 class EntryRows:
-    """Of every row: where the entry goes that it completes (-1: none), that entry's rotation, and how many it may see."""
+    """Of every row: where the entry goes that it completes (-1: none), and that entry's rotation, of rows on other ranks too;
+    how many a row here may see."""
 
     rows_T: Tensor
     rope_T2F: Tensor
@@ -42,7 +45,8 @@ class FusedRows:
     """Row numbers are int32. `ropes` by whether a layer compresses, `entries` by ratio.
 
     `old` is copied from the ring to the scratch store before new keys are written, `new` after: out of the scratch store into
-    rings, or, without one, out of rings into snapshots.
+    rings, or, without one, out of rings into snapshots. Where ranks share the step's rows, entries and tails are of all rows,
+    and so are `own_T` and `partner_T`; all else is of those here.
     """
 
     plan: RowPlan
@@ -60,8 +64,10 @@ class FusedRows:
     new: Copies | None
     window_rows_TW: Tensor
     upper_window_rows_TW: Tensor
-    kept_T: Tensor | None
+    kept_T: Tensor | None  # which of the rows before the boundary go on
     rows_together: int  # of a sequence, that share reads of index keys; it changes times, never bits
+    spread_T: Tensor | None = None  # where these, of all ranks, stand in the step
+    shared: SharedKeys | None = None
 
     @property
     def num_rows(self) -> int:
@@ -71,6 +77,15 @@ class FusedRows:
     def runs(self) -> list[Run]:
         return self.plan.runs
 
+    @property
+    def divided(self) -> bool:
+        """Whether ranks share the step's rows."""
+        return self.plan.others is not None
+
+    def of_all(self, x_TR: Tensor) -> Tensor:
+        """Rows here as those of all ranks, in the step's order."""
+        return x_TR if self.plan.others is None else self.plan.others.gather_all(x_TR)()
+
     def scratch(self, ring_ABR: Tensor) -> Tensor | None:
         """An empty scratch store for a ring's rows, where the step needs one. Its blocks have the ring's size: kernels are
         compiled for it, and would be again for steps of every other number of rows."""
@@ -78,8 +93,8 @@ class FusedRows:
         return ring_ABR.new_empty(-(-rows // block_rows), block_rows, width) if rows else None
 
     def spread(self, x_TD: Tensor) -> Tensor:
-        """Results of these rows as results of the whole step's, zeros for the others."""
-        return glue.spread_rows(x_TD, self.kept_T, self.plan.num_step_rows)
+        """Results of these rows, of all ranks, as results of the whole step's; zeros for those that did not go on."""
+        return glue.spread_rows(self.of_all(x_TD), self.spread_T, self.plan.num_step_rows)
 
 
 class RowMaker:
@@ -91,11 +106,11 @@ class RowMaker:
         self.config, self.layout, self.device, self.compact = config, layout, device, compact
         self.ropes_P2F = ropes_P2F
 
-    def __call__(self, step: StepInput, cache: ModelCache) -> tuple[FusedRows, FusedRows]:
-        """The same rows twice where all rows pass all layers."""
+    def __call__(self, step: StepInput, cache: ModelCache, shares: Shares | None = None) -> tuple[FusedRows, FusedRows]:
+        """The same rows twice where all rows pass all layers. Of those here, where ranks share them."""
         made = self.config, self.layout, cache.num_slots
-        lower = plan_rows(step, *made)
-        upper, upper_floor_T = plan_upper(step, *made, compact=self.compact)
+        lower = plan_rows(step, *made, shares)
+        upper, upper_floor_T = plan_upper(step, *made, compact=self.compact, shares=shares)
         self.check_positions(step)
         arrays = dict(lower.arrays)
         if upper_floor_T is not None:
@@ -140,7 +155,16 @@ class RowMaker:
             upper_window_rows_TW=windows[0] if windows[1] is None else windows[1],
             kept_T=numbers.get("kept"),
             rows_together=_rows_together(plan.num_rows, len(numbers["tables"])),
+            spread_T=numbers.get("spread"),
+            shared=self._shared(numbers),
         )
+
+    def _shared(self, numbers: Mapping[str, Tensor]) -> SharedKeys | None:
+        if "shared_store" not in numbers:
+            return None
+        positions_X = numbers["shared_positions"]
+        ropes_X2F = {compressed: table[positions_X] for compressed, table in self.ropes_P2F.items()}
+        return SharedKeys(numbers["shared_store"], ropes_X2F)
 
     def windows(self, numbers: Mapping[str, Tensor], floor_T: Tensor) -> Tensor:
         places = numbers["ring"], numbers["place"]
@@ -148,7 +172,7 @@ class RowMaker:
         return glue.window_rows(numbers["positions"], floor_T, *places, *sizes, numbers.get("first"))
 
     def entries(self, ratio: int, numbers: Mapping[str, Tensor]) -> EntryRows:
-        at_T = numbers["positions"] if ratio == 1 else numbers["pair_positions"]
+        at_T = numbers.get("all_positions", numbers["positions"]) if ratio == 1 else numbers["pair_positions"]
         return EntryRows(numbers[f"entry_rows{ratio}"], self.ropes_P2F[True][at_T], numbers[f"visible{ratio}"])
 
 

@@ -13,6 +13,7 @@ from deepinfer.arch.config import V41Config
 from deepinfer.arch.engram import EngramTable
 from deepinfer.formats.scales import working_dtype
 from deepinfer.model.checkpoint.storage import scale_name
+from deepinfer.model.fused.host_memory import readable_on_host
 from deepinfer.ops.device import DeviceOps
 from deepinfer.ops.fp4_experts import Fp4Experts
 from deepinfer.ops.fp8_linear import Fp8Weight
@@ -47,10 +48,10 @@ class StoredSource:
         codes, scales = (torch.stack(parts) for parts in zip(*stacked))
         return Fp4Experts(codes, scales)
 
-    def bytes(self, name: str) -> tuple[Tensor, Tensor]:
-        """Codes and scales, both uint8."""
-        pair = self._stored[name], self._stored[scale_name(name)]
-        codes, scale = (tensor.view(torch.uint8).to(self.device) for tensor in pair)
+    def bytes(self, name: str, *, on_host: bool = False) -> tuple[Tensor, Tensor]:
+        """Codes and scales, both uint8; `on_host`: in memory of the host that the device reads."""
+        pair = self._stored[name].view(torch.uint8), self._stored[scale_name(name)].view(torch.uint8)
+        codes, scale = (readable_on_host(x, self.device) if on_host else x.to(self.device) for x in pair)
         return codes, scale
 
 
@@ -149,9 +150,12 @@ def fused_experts(source: StoredSource, prefix: str, held: Sequence[int], chosen
     )
 
 
-def fused_engram(source: StoredSource, config: V41Config, prefix: str, table: EngramTable) -> FusedEngramWeights:
+def fused_engram(
+    source: StoredSource, config: V41Config, prefix: str, table: EngramTable, *, on_host: bool = False
+) -> FusedEngramWeights:
+    """`on_host`: the table stays in the host's memory, where the device reads it."""
     orders = config.engram_max_ngram_size - 1
-    codes, powers = source.bytes(prefix + "engram.embed.weight")
+    codes, powers = source.bytes(prefix + "engram.embed.weight", on_host=on_host)
     return FusedEngramWeights(
         codes_AK=codes.view(torch.float8_e4m3fn),
         powers_AG=powers,

@@ -9,6 +9,7 @@ from deepinfer.arch.config import V41Config
 from deepinfer.model.fused.beside import beside
 from deepinfer.model.fused.dispatch import FusedDispatch
 from deepinfer.model.fused.stored_weights import FusedEngramWeights, FusedExpertWeights
+from deepinfer.model.fused.tables import FusedLookup, FusedTables
 from deepinfer.ops.device import DeviceOps
 from deepinfer.ops.expert_permutation import Permutation
 
@@ -88,13 +89,35 @@ class FusedExperts:
 class FusedEngram:
     """Hashed n-gram memory, added to every stream through a gate."""
 
-    def __init__(self, config: V41Config, ops: DeviceOps, weights: FusedEngramWeights) -> None:
+    def __init__(
+        self,
+        config: V41Config,
+        ops: DeviceOps,
+        weights: FusedEngramWeights,
+        number: int = 0,
+        tables: FusedTables | None = None,
+    ) -> None:
+        """`number`: which of the tables this is; `tables` None: all of its rows are here."""
         self.config, self.ops, self.weights = config, ops, weights
+        self.elsewhere: FusedLookup | None = None
+        if tables is not None:
+            self.elsewhere = tables.table(number, self._found, len(weights.codes_AK), weights.primes_OH.numel())
 
     def __call__(self, x_TND: Tensor, ngram_ids_TG: Tensor, classes_V: Tensor, pad_class: int) -> Tensor:
         """`ngram_ids_TG`: tokens of positions p, p - 1, …; -1 before the sequence, where the pad token's class stands."""
         ops, w, c = self.ops, self.weights, self.config
         rows_TR = ops.ngram_rows(ngram_ids_TG, classes_V, pad_class, w.multipliers_G, w.primes_OH, w.offsets_OH)
-        memory_TF = ops.engram_gather(w.codes_AK, w.powers_AG, rows_TR).to(x_TND.dtype)
+        memory_TF = (self._found if self.elsewhere is None else self.elsewhere)(rows_TR).to(x_TND.dtype)
+        if not len(memory_TF):  # others were served
+            return x_TND
         key_value = ops.fp8_linear(ops.quantise(memory_TF).grid_TD, w.wkv).unflatten(1, (c.hc_mult + 1, c.hidden_size))
         return ops.engram_add(x_TND, key_value[:, :-1], key_value[:, -1], w.q_ND, w.k_ND, c.rms_norm_eps)
+
+    def serve(self) -> None:
+        """This table's part in others' steps, where this rank has no rows."""
+        if self.elsewhere is not None:
+            self.elsewhere.serve()
+
+    def _found(self, rows_TR: Tensor) -> Tensor:
+        """bfloat16 [T, F] of rows of the table here, by numbers int64 [T, R]; -1: zeros."""
+        return self.ops.engram_gather(self.weights.codes_AK, self.weights.powers_AG, rows_TR)

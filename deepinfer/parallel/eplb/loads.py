@@ -24,10 +24,10 @@ class LoadWindow:
         self._ring_WLE = torch.zeros(num_steps, num_layers, num_experts, dtype=torch.int64, device=device)
         self.num_ended = 0
 
-    def count(self, layer: int, picks_TX: Tensor) -> None:
-        """Rows of the running step go to these experts of a layer."""
-        picks = picks_TX.flatten()
-        self._now_LE[layer].scatter_add_(0, picks, torch.ones_like(picks))
+    def count(self, layer: int, picks_TX: Tensor, live_T1: Tensor | None = None) -> None:
+        """Rows of the running step go to these experts of a layer; those of padding, which are not `live_T1` (bool), do not."""
+        ones_TX = torch.ones_like(picks_TX) if live_T1 is None else live_T1.expand_as(picks_TX).to(picks_TX.dtype)
+        self._now_LE[layer].scatter_add_(0, picks_TX.flatten(), ones_TX.flatten())
 
     def end_step(self) -> None:
         """The running step is through. All ranks of a group end the same steps."""

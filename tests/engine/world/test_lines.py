@@ -41,7 +41,7 @@ def wait_for(what) -> None:
 
 @pytest.mark.parametrize("beats", [False, True], ids=["frozen", "deaf"])
 def test_a_rank_that_reads_nothing_leaves_the_others_alone_and_is_named(beats):
-    world, (frozen, healthy) = world_of(2, silence_s=1.0)
+    world, (frozen, healthy) = world_of(2, silence_s=3.0)  # the healthy one may lose the processor for a while
     over, heard = threading.Event(), []
 
     def live() -> None:
@@ -66,7 +66,7 @@ def test_a_rank_that_reads_nothing_leaves_the_others_alone_and_is_named(beats):
     before = len(heard)
     wait_for(lambda: len(heard) >= before + 4)
     assert large.is_alive(), "nobody waited for the deaf rank"
-    deaf, silent = "took no message for 1 s", r"gave no sign of life for 1\.?\d* s"
+    deaf, silent = "took no message for 3 s", r"gave no sign of life for [\d.]+ s"
     how = deaf if beats else f"(?:{silent}|{deaf})"  # the frozen one is both, whichever is seen first
     with pytest.raises(WorldLost, match=rf"^rank 0 \(host h0, pid 0\) {how} while [a-z]+: it was stopped, or its host"):
         while True:

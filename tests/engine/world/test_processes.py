@@ -26,7 +26,7 @@ SMALL = (
 )
 QUICK = ("executor=distributed", "executor.heartbeat_s=0.5", "executor.silence_s=15")
 ENDLESS = SamplingParams(max_tokens=60, seed=1, temperature=1.0, ignore_eos=True)
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 def prompts() -> tuple[list[list[int]], list[SamplingParams]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -20,7 +21,7 @@ class Ends(list):
     """Exit codes with which a process would have ended."""
 
     def wait(self) -> list[int]:
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 120
         while not self and time.monotonic() < deadline_s:
             time.sleep(0.005)
         return list(self)
@@ -101,8 +102,8 @@ def test_a_silent_driver_is_given_up_by_name(capsys):
     line.close()
     driver.close()
     said = capsys.readouterr().err
-    assert said.startswith("deepinfer: rank 1 (host b) ends: its driver at 10.0.0.1 was silent for 0.1")
-    assert said.endswith("s; it was stopped, or its host or network is gone\n")
+    ending = r"its driver at 10\.0\.0\.1 was silent for [\d.]+ s; it was stopped, or its host or network is gone\n"
+    assert re.fullmatch(rf"deepinfer: rank 1 \(host b\) ends: {ending}", said)
 
 
 def test_closing_is_bounded_where_a_rank_does_not_answer():
