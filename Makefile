@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.deepinfer-installed
 export OMP_NUM_THREADS ?= 1
+unexport PYTHONDONTWRITEBYTECODE # every child would compile every module again
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run lint test test-full
@@ -32,7 +33,7 @@ lint: setup ## format, lint, types, and who may import whom
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint ## everything CI checks, with a seeded sample of the long suites (under 10 minutes on 2 cores)
+test: lint ## everything CI checks, with a seeded sample of the long suites (under 20 minutes on 2 cores)
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 test-full: lint ## the same with the long suites whole

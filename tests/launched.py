@@ -18,7 +18,7 @@ LONG = (
     "sampling.max_tokens=3500",
     "sampling.ignore_eos=true",
 )  # minutes of answers: a fault is in the midst of them
-IMPATIENT = ("executor=distributed", "executor.heartbeat_s=0.5", "executor.silence_s=3")
+IMPATIENT = ("executor=distributed", "executor.heartbeat_s=0.5", "executor.silence_s=8")
 
 
 class Started:
@@ -39,7 +39,7 @@ class Started:
     def err(self) -> str:
         return self._err.read_text("utf-8")
 
-    def until(self, there: Callable[[], bool], within_s: float = 90.0) -> None:
+    def until(self, there: Callable[[], bool], within_s: float = 240.0) -> None:
         """Wait until something is so; fails where the script ends first, or with its text after `within_s`."""
         deadline_s = time.monotonic() + within_s
         while not there():
@@ -88,7 +88,7 @@ def ranks_of(launched: Path | str) -> dict[int, int]:
     return found
 
 
-def none_left(launched: Path | str, within_s: float = 5.0) -> bool:
+def none_left(launched: Path | str, within_s: float = 30.0) -> bool:
     """Whether no rank of a launch runs any more."""
     deadline_s = time.monotonic() + within_s
     while ranks_of(launched) and time.monotonic() < deadline_s:

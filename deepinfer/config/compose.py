@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -17,6 +18,7 @@ from deepinfer.config.argv import CommandLine
 from deepinfer.config.convert import MANDATORY, convert
 from deepinfer.config.errors import Problem, Refused, nearest
 from deepinfer.config.faults import COMPOSITION_ERRORS, blame, broken_values, check_choices
+from deepinfer.config.hydra_files import remembering_loader
 from deepinfer.config.keys import is_key
 from deepinfer.config.mandatory import open_values, without_repetitions
 from deepinfer.config.misnamed import options_of
@@ -67,12 +69,8 @@ def load_with_choices(*overrides: str, config_dir: str | None = None) -> tuple[S
     line = argv.parse([text for text in overrides if text not in bare])
     strangers = [*line.flags, *([line.verb] if line.verb else []), *(f"{key}=…" for key in line.words)]
     problems = [Problem(asked=word, found="not an option; here only key=value will do") for word in strangers]
-    problems += [
-        Problem(
-            asked=text or "''", found="no '=' in it", why="overrides are written key=value", fix=_option_named(text)
-        )
-        for text in bare
-    ]
+    why = "overrides are written key=value"
+    problems += [Problem(asked=text or "''", found="no '=' in it", why=why, fix=_option_named(text)) for text in bare]
     return read(line, problems, config_dir=config_dir)
 
 
@@ -143,10 +141,11 @@ def _compose_what_can_be(
     overrides: list[str], problems: list[Problem], folder: Path | None
 ) -> tuple[DictConfig, list[str]]:
     """The composed configuration and the overrides that it is made of."""
+    composed = cache(_compose)  # finding the guilty one comes to the same overrides again
 
     def attempt(some: list[str]) -> DictConfig:
         try:
-            return _compose(some)
+            return composed(tuple(some))
         except UNREADABLE as error:
             raise ValueError(why_unreadable(error, folder)) from error
         except MISPLACED as error:
@@ -185,13 +184,13 @@ def hydra_of_our_own() -> Iterator[ConfigLoader]:
         instance.clear()
         try:
             with initialize_config_module(version_base="1.3", config_module="deepinfer.conf"):
-                yield instance.config_loader()
+                yield remembering_loader()
         finally:
             GlobalHydra.instance().hydra = theirs
 
 
-def _compose(overrides: list[str]) -> DictConfig:
-    return compose("config", overrides=overrides, return_hydra_config=True)
+def _compose(overrides: tuple[str, ...]) -> DictConfig:
+    return compose("config", overrides=list(overrides), return_hydra_config=True)
 
 
 def _folder(config_dir: str | None, problems: list[Problem]) -> Path | None:

@@ -29,12 +29,12 @@ def blame(
 
     None instead of the former where even the bare configuration does not compose.
     """
-    if (broken := _attempt(compose, [])) is not None:
-        return None, [_explain("the configuration itself", broken, folder)]
     for index, override in enumerate(overrides):
         others = [*overrides[:index], *overrides[index + 1 :]]
         if _attempt(compose, others) is None:
             return others, [_explain(override, error, folder)]
+    if (broken := _attempt(compose, [])) is not None:
+        return None, [_explain("the configuration itself", broken, folder)]
     kept: list[str] = []
     problems = []
     for override in overrides:

@@ -64,7 +64,7 @@ def check(test: object, numerics: str) -> None:
         test(engine, engine.run(golden_prompts()[5], []))  # type: ignore[operator]
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("fault", "caught_by", "numerics"), TABLE, ids=[fault.__name__ for fault, *_ in TABLE])
 def test_planted_fault_is_caught(
     fault: object, caught_by: object, numerics: str, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,8 @@ from deepinfer.config.compose import load
 from deepinfer.config.facts import probe
 from deepinfer.engine import device_assembly
 from deepinfer.engine.build import EngineGraph, build_graph
-from deepinfer.engine.device_sampling import DeviceLane, keep_on_device
+from deepinfer.engine.device_copies import keep_on_device
+from deepinfer.engine.device_sampling import DeviceLane
 from deepinfer.engine.sampling_graphs import SamplingGraphs
 from deepinfer.interfaces import Drafts
 from deepinfer.model.fused.sequences import DeviceSequences
@@ -32,7 +33,7 @@ class Planted:
     def __init__(self, driver: Driver, wanted: dict[int, list[int]], rng: np.random.Generator) -> None:
         self.driver, self.wanted, self.rng = driver, wanted, rng
 
-    def capture(self, num_sequences: int, sequences: DeviceSequences) -> None:
+    def capture(self, num_sequences: int, sequences: DeviceSequences, shared: int = 0) -> None:
         """It has no graphs."""
 
     def launch(self, slots: np.ndarray, sequences: DeviceSequences) -> Known:

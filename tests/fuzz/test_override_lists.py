@@ -31,7 +31,7 @@ def drawn(seed: int) -> list[list[Argument]]:
     return [command_line(rng) for _ in range(LINES)]
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("number", range(LINES))
 def test_a_plan_or_a_refusal(number: int, sample_seed: int) -> None:
     arguments = drawn(sample_seed)[number]
@@ -80,7 +80,7 @@ def ascii_only(text: str) -> str:
     return re.sub(r"[^\x00-\x7f]", "x", text)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("number", range(0, LINES, 8))
 def test_at_the_command_line(number: int, sample_seed: int) -> None:
     """The same as a process of its own, flags and all: nothing is left out but another verb, and a byte that no process

@@ -86,7 +86,7 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("source", "macros"), VARIANTS)
 def test_a_source_compiles_without_spilling(source: Path, macros: dict[str, int | str], tmp_path: Path) -> None:
     defines = [f"-D{name}={value}" for name, value in macros.items()]

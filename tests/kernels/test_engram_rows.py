@@ -51,7 +51,10 @@ def test_gather(where: str, device: str) -> None:
     codes, powers = table(1000, device, where)
     rows_TR = torch.randint(0, 1000, (5 if device == "cpu" else 77, SLOTS), device=device)
     rows_TR[0, :3] = torch.tensor([1, 0, 999])
-    assert_same_numbers(engram_gather(codes, powers, rows_TR), twins.engram_gather(codes, powers, rows_TR))
+    rows_TR[1, ::2] = -1
+    found = engram_gather(codes, powers, rows_TR)
+    assert_same_numbers(found, twins.engram_gather(codes, powers, rows_TR))
+    assert not found.view(*rows_TR.shape, WIDTH)[1, ::2].any(), "a negative number is no row"
 
 
 def assert_same_numbers(found: Tensor, wanted: Tensor) -> None:

@@ -19,6 +19,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.sample(48)
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(
     ("backend", "dtype"),

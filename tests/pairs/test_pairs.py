@@ -27,7 +27,7 @@ def test_the_workload_is_past_every_cut() -> None:
     assert {len(ids) % BLOCK for ids in prompts().values()} == {BLOCK - BEFORE_BLOCK}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("names", PAIRS, ids="+".join)
 def test_a_pair_of_features_changes_nothing(names: tuple[str, str], temperature: float) -> None:
