@@ -85,10 +85,14 @@ class Tool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ToolCalls(Grammar, frozen=True, tag="tool_calls", kw_only=True):
-    """Calls in V4.1's format. `opened`: the prompt has written the beginning of the block, so a call must follow."""
+    """Calls in V4.1's format. `opened`: the prompt has written the beginning of the block, so a call must follow.
+
+    `otherwise`: the whole answer is calls or, where it is none, has this form.
+    """
 
     tools: tuple[Tool, ...]
     opened: bool = False
+    otherwise: JsonSchema | JsonObject | Regex | None = None
 
 
 AnyGrammar = JsonSchema | JsonObject | Regex | Ebnf | Choice | StructuralTag | ToolCalls

@@ -5,6 +5,7 @@ python docs/run_commands.py [--python PYTHON] [PAGE …]
 Commands stand in `sh` blocks. They run with PYTHON (an installed wheel, say), page by page in an empty folder of their own
 and without a network; blocks that begin with ```LANGUAGE file=PATH are written to PATH there first. A command ends with exit
 code 0, unless its comment says `exits N`; one that asks for an accelerator and runs may also end with 4, "device missing".
+A server, which does not end by itself, is told to once it is ready.
 
 Three kinds do not run, and are counted apart as checked only: targets of make and scripts of the checkout
 (`python benchmarks/…`, `python -m pytest tests/…`), which must be there; and lines of pip and git, whose words are all that
@@ -18,6 +19,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,15 +86,51 @@ def _looked_at(plain: str) -> str | None:
     return "" if plain.startswith(("pip ", "python -m pip ", "git ")) else None
 
 
+def _is_server(plain: str) -> bool:
+    return re.search(r"\bdeepinfer serve\b", plain) is not None and "new_key=" not in plain
+
+
+def _until_ready(server: subprocess.Popen[str]) -> str:
+    """Everything that a server said, which is told to end when it is ready."""
+    said = []
+    timer = threading.Timer(SLOWEST_S, server.kill)
+    timer.start()
+    for line in server.stderr or ():
+        said.append(line)
+        if line.startswith("deepinfer: ready"):
+            server.terminate()
+    server.wait()
+    timer.cancel()
+    return "".join(said)
+
+
+def _serve(plain: str, folder: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What came of a server, at a port that nobody else has unless the page says which."""
+    port = "" if "serving.port=" in plain else " serving.port=0"
+    command = ["bash", "-c", f"exec {plain}{port}"]
+    with subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.PIPE, text=True) as server:
+        said = _until_ready(server)
+    return subprocess.CompletedProcess(command, server.returncode, "", said)
+
+
 def _run(plain: str, exits: re.Match[str] | None, folder: str, python: str) -> str:
     bin_folder = str(Path(python).parent)
     env = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     env |= {"PATH": f"{bin_folder}{os.pathsep}{env['PATH']}", "HTTPS_PROXY": NOWHERE, "HTTP_PROXY": NOWHERE}
     env |= {"HF_HUB_OFFLINE": "1", "HF_HOME": f"{folder}/.hf", "PYTHONPATH": ""}
     try:
-        done = subprocess.run(
-            ["bash", "-c", plain], cwd=folder, env=env, capture_output=True, text=True, timeout=SLOWEST_S, check=False
-        )
+        if _is_server(plain):
+            done = _serve(plain, folder, env)
+        else:
+            done = subprocess.run(
+                ["bash", "-c", plain],
+                cwd=folder,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=SLOWEST_S,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         return f"not ended after {SLOWEST_S} s"
     wanted = {int(exits[1])} if exits else {0}

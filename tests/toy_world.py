@@ -23,7 +23,7 @@ from deepinfer.engine.world.rank_line import DriverLost, RankLine
 from deepinfer.engine.world.rank_loop import RankLoop
 from deepinfer.engine.world.world import World
 from deepinfer.parallel.channel import Listener, call
-from deepinfer.parallel.meeting import Meeting
+from deepinfer.parallel.meeting import Meeting, Room
 from deepinfer.speculation.fixed import FixedLengths
 
 HERE = "127.0.0.1"
@@ -39,7 +39,7 @@ class SpreadToy(ToyExecutor):
     def __init__(self, limits: EngineLimits, peers: ThreadPeers | None, acceptance: float = 0.7) -> None:
         super().__init__(limits, acceptance)
         self.peers, self.grammar, self.drafted = peers, None, False
-        self.num_served = 0
+        self.num_served, self.agreed = 0, []
         self.on_step: Callable[[], None] = lambda: None
 
     def submit(self, plan) -> None:
@@ -56,6 +56,12 @@ class SpreadToy(ToyExecutor):
         if self.drafted:
             self._together(2)
         return super()._draft(slots, alive)
+
+    def room(self, plan) -> Room:
+        return Room(len(plan.slots), len(plan.slots))
+
+    def agree(self, room: Room) -> None:
+        self.agreed.append(room)
 
     def serve_forward(self) -> None:
         self.num_served += 1

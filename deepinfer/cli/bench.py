@@ -56,6 +56,8 @@ def run(spec: Spec, invocation: Invocation) -> int:
 
         return run_slice(spec, invocation)
     facts = probe(spec)
+    if spec.task.target == "serve":
+        return _over_http(spec, spec.task, facts, invocation)
     try:
         plan, workload, notes = fitted(spec, facts, invocation.choices)
     except PlanErrors as error:
@@ -77,11 +79,27 @@ def run(spec: Spec, invocation: Invocation) -> int:
         measured = measure(graph, spec.task, workload)
     finally:
         graph.engine.close()
-    result = _described(plan, spec.task, workload, notes, invocation) | measured
+    sizes = {"input_len": workload.prompt_tokens, "output_len": workload.output_tokens}
+    result = _described(plan, spec.task, sizes, notes, invocation) | measured
     result["headline"] = msgspec.to_builtins(headline(result))
     result["estimates"] = msgspec.to_builtins(estimates(spec, workload, facts, measured["max_concurrency"]))
     _tell(result, folder, as_json=invocation.format == "json")
     return ExitCode.OTHER if result["failed"] else ExitCode.OK
+
+
+def _over_http(spec: Spec, task: Bench, facts: Facts, invocation: Invocation) -> int:
+    """The same load through a server: one that runs already is asked whatever the plan says of this machine."""
+    from deepinfer.cli.bench_serve import run as run_served
+
+    try:
+        plan = resolve(spec, facts, invocation.choices)
+    except PlanErrors as error:
+        raise Refused(of_a_run(error.problems, spec, facts, invocation.overrides)) from error
+    if task.base_url is None:
+        libraries = missing_libraries(plan, facts.machine)
+        refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts), invocation.overrides)
+        print(render.summary(plan), file=sys.stderr, flush=True)
+    return run_served(spec, task, plan, invocation, _described(plan, task, {}, [], invocation))
 
 
 def _tell(result: dict[str, Any], folder: Path | None, *, as_json: bool) -> None:
@@ -169,7 +187,7 @@ def _simulation(spec: Spec, plan: Plan) -> Problem:
 
 
 def _described(
-    plan: Plan, task: Bench, workload: SteadyWorkload, notes: list[str], invocation: Invocation
+    plan: Plan, task: Bench, sizes: dict[str, int], notes: list[str], invocation: Invocation
 ) -> dict[str, Any]:
     """What was measured, and on what."""
     host = Host()
@@ -182,8 +200,7 @@ def _described(
         "num_ranks": plan.layout.num_ranks,
         "num_prompts": task.num_requests,
         "request_rate": task.request_rate or "inf",
-        "input_len": workload.prompt_tokens,
-        "output_len": workload.output_tokens,
+        **sizes,
         "seed": task.seed,
         "notes": notes,
         "overrides": invocation.overrides,

@@ -19,6 +19,8 @@ WORD_HELP = {
     "prompt": "prompt=TEXT      one chat prompt, exactly as typed; - reads it from stdin; may be the only argument",
     "prompts": "prompts=FILE     JSON lines, one prompt each (a file, not stdin); `deepinfer generate --help` has the format",
     "output": "output=FILE      where answers go, as JSON lines; a run that was interrupted goes on where it stopped",
+    "input": "input=FILE       API requests as JSON lines, in the form of OpenAI's batch files",
+    "errors": "errors=FILE      where requests that failed go; without it beside output=, as NAME.errors.jsonl",
     "format": "format=text|json|mermaid|ranks   mermaid draws the engine graph, ranks is the rank table (plan only)",
     "explain": "explain=KEY      why a value is what it is",
     "diff": "diff=FILE        how the plan differs from one that was written by format=json or launch",
@@ -26,6 +28,7 @@ WORD_HELP = {
     "plan": "plan=FILE        plan.json of a launch",
     "role": "role=NAME        of that plan: all, prefill or decode",
     "replica": "replica=N        of that role",
+    "new_key": "new_key=NAME     print a new API key and its entry for the file of serving.api_keys, and end",
 }
 FILE_FORMAT = """\
 a line of prompts=FILE is a JSON text, or an object with exactly one of
@@ -60,11 +63,39 @@ examples
   deepinfer plan cluster=h200_pd explain=deploy.decode.parallel.expert
   deepinfer plan cluster=h200_pd format=ranks
   deepinfer plan -m hardware=h200,gb200 parallel=ep8,ep64 out=runs/layouts"""
+BATCH_FORMAT = """\
+a line of input=FILE is an object as in OpenAI's batch files
+  {"custom_id": "a1", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "…", "messages": […]}}
+url is one of /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages; an answer is what the server gives to the
+same request. What a request asks of its form, tools or sampling stands in its body.
+
+a line of output=FILE is an object: "line" (number in the input), "digest", "id", "custom_id",
+"response" {"status_code", "request_id", "body"} and "error". Requests that failed are in errors=FILE instead: with "error"
+where a line is no request, and with the server's answer in "response" where it refused it. The exit code is 1 if any failed.
+The same command again goes on where a run stopped.
+
+examples
+  deepinfer run_batch input=requests.jsonl output=answers.jsonl"""
+SERVER = """\
+answers OpenAI's and Anthropic's clients until SIGTERM, then lets running requests finish; docs/serving.md has the rest
+
+examples
+  deepinfer serve
+  deepinfer serve new_key=alice >> keys.yaml
+  deepinfer serve serving.host=0.0.0.0 serving.api_keys=keys.yaml
+  deepinfer serve serving.port=9000 cache=prefix speculation=dspark_fixed"""
 LAUNCH_EXAMPLES = """\
 examples
   deepinfer launch cluster=h200_pd out=h200_pd
   deepinfer launch hardware=h200 parallel=ep8 launcher=torchrun out=one_node"""
-NOTES = {"generate": FILE_FORMAT, "plan": LINTER, "launch": LAUNCH_EXAMPLES}  # what else a verb's own help says
+NOTES = {
+    "generate": FILE_FORMAT,
+    "plan": LINTER,
+    "launch": LAUNCH_EXAMPLES,
+    "serve": SERVER,
+    "run_batch": BATCH_FORMAT,
+}  # what else a verb's own help says
+SETTINGS = {"serve": ("serving", "default")}  # keys that a verb's own help lists beside those of its task
 FLAGS = """\
 flags
   --help, --version
@@ -93,6 +124,7 @@ def render_help(verb: str | None = None) -> str:
     if verb is not None:
         words = [f"  {WORD_HELP[word]}" for word in WORDS_OF_VERB.get(verb, ())]
         words += task_keys(verb)
+        words += setting_keys(*SETTINGS[verb]) if verb in SETTINGS else []
         words += ["", NOTES[verb]] if verb in NOTES else []
         ending = "deepinfer --help lists all groups and options"
         return "\n".join([USAGE.replace("[verb]", verb), "", *_verb_lines((verb,)), *words, "", ending])
@@ -103,8 +135,13 @@ def render_help(verb: str | None = None) -> str:
 
 def task_keys(verb: str) -> list[str]:
     """The keys of a verb, each with its default and what it is for."""
-    keys = {key: value for key, value in _values("task", verb).items() if key not in ("kind", "defaults")}
-    return [f"  task.{key}={_shown(value)}   {meaning_of(f'task.{key}')}".rstrip() for key, value in keys.items()]
+    return setting_keys("task", verb)
+
+
+def setting_keys(group: str, option: str) -> list[str]:
+    """The keys of an option, each with its default and what it is for."""
+    keys = {key: value for key, value in _values(group, option).items() if key not in ("kind", "defaults")}
+    return [f"  {group}.{key}={_shown(value)}   {meaning_of(f'{group}.{key}')}".rstrip() for key, value in keys.items()]
 
 
 def _shown(value: Any) -> str:

@@ -8,8 +8,9 @@ from msgspec import structs
 
 from deepinfer.cli.doctor_ranks import rank_findings
 from deepinfer.cli.launch_folder import write_folder
+from deepinfer.cli.serve_address import listen_problems
 from deepinfer.config.argv import Invocation
-from deepinfer.config.errors import ExitCode
+from deepinfer.config.errors import ExitCode, Refused
 from deepinfer.config.facts import Facts, probe
 from deepinfer.config.paths import user_path
 from deepinfer.config.runnable import NOT_BUILT, many_ranks, unbuilt
@@ -23,6 +24,7 @@ from deepinfer.plan.launch.job import Rendered
 from deepinfer.plan.launch.readme import MANIFEST
 from deepinfer.plan.resolve import resolve
 from deepinfer.plan.types import ModelPlan, Plan
+from deepinfer.sampling.params import asked_sampling
 
 SECTION = 9  # columns of a line's first word, as in a plan's text
 SHOWN = 8  # files, and commands, that are told; README.md has all commands
@@ -34,7 +36,11 @@ def run(spec: Spec, invocation: Invocation) -> int:
     assert isinstance(spec.task, Launch), "this is the verb of this task"
     facts = probe(spec)
     plan = resolve(spec, facts, invocation.choices)
-    plan = structs.replace(plan, task=spec.task.run, model=_absolute(plan))
+    serving = spec.serving if spec.task.run == "serve" else None
+    if serving is not None and (problems := listen_problems(serving)):
+        raise Refused(problems)
+    asked = tuple(sorted(asked_sampling(invocation.overrides))) if serving is not None else ()
+    plan = structs.replace(plan, task=spec.task.run, model=_absolute(plan), serving=serving, asked_sampling=asked)
     lacks = _lacks(plan, spec)
     rendered = render(plan, spec.launcher, spec.cluster, lacks)
     if invocation.out is not None:

@@ -21,9 +21,6 @@ from deepinfer.config.specs import Spec
 
 Verb = Callable[[Spec, Invocation], int]
 INSTEAD = {  # a verb that is not built yet → what does the nearest thing
-    "serve": "deepinfer prompts=in.jsonl output=out.jsonl",
-    "run_batch": "deepinfer prompts=in.jsonl output=out.jsonl",
-    "chat": "deepinfer prompt='What is 1 + 1?'",
     "simulate": "deepinfer plan",
 }
 

@@ -69,7 +69,7 @@ def run(line: CommandLine, problems: Sequence[Problem] = ()) -> int:
     except Refused as refused:
         return _refuse(refused, place, speaks=rank.rank == world.first_rank)
     if world.size == 1:
-        return _generate(plan)
+        return _served(plan, world.replica) if plan.task == "serve" else _generate(plan)
     from deepinfer.cli.rank_world import take_part
 
     return take_part(plan, plan.layout.ranks[world.first_rank :][: world.size], place)
@@ -198,6 +198,13 @@ def _introduced(plan: Plan, rank: RankPlan, world: World) -> str:
         f"deepinfer: rank {rank.rank - world.first_rank} of {world.size} of {world.name} ({where}): {group}; "
         f"task {plan.task}, plan {plan.rank_digest}"
     )
+
+
+def _served(plan: Plan, replica: int) -> int:
+    """Serve with the settings of launch."""
+    from deepinfer.cli.serve_launched import serve_launched
+
+    return serve_launched(plan, replica)[0]
 
 
 def _generate(plan: Plan) -> int:

@@ -27,7 +27,7 @@ def main() -> int:
 def _run(orders: ChildOrders) -> int:
     from deepinfer.engine.world.messages import Fault, Hello
     from deepinfer.engine.world.rank_line import DriverLost, RankLine
-    from deepinfer.engine.world.rank_main import RankPlace, run_rank, settings_of, tell_end
+    from deepinfer.engine.world.rank_main import RankPlace, run_alone, run_rank, settings_of, tell_end
     from deepinfer.parallel.channel import call
     from deepinfer.parallel.rendezvous import RanksApart, open_store
     from deepinfer.plan.types import Plan
@@ -42,6 +42,8 @@ def _run(orders: ChildOrders) -> int:
     line = RankLine(channel, heartbeat_s=float(settings["heartbeat_s"]), silence_s=silence_s)
     try:
         line.send(Hello(rank=orders.number, host=socket.gethostname(), pid=os.getpid()))
+        if not orders.store_port:
+            return run_alone(plan, line)
         store = open_store(orders.address, orders.store_port, timeout_s, host_it=False)
     except DriverLost:
         return 1

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch.distributed as dist
 
+from deepinfer.cli.serve_launched import serve_launched
 from deepinfer.config.errors import ExitCode, Problem, Refused
-from deepinfer.engine.build_world import build_fleet, gathered
+from deepinfer.engine.build_world import FleetGraph, build_fleet, gathered
 from deepinfer.engine.world.lines import Lines
 from deepinfer.engine.world.messages import Hello
 from deepinfer.engine.world.rank_line import RankLine
@@ -85,21 +87,32 @@ def _drive(mine: RankPlace, ranks: Sequence[RankPlan], address: str, port: int) 
         args = replace(mine, store=beside), listener.port, secret
         own = threading.Thread(target=_work_here, args=args, name="rank-0", daemon=True)
         own.start()
-        graph = build_fleet(
-            mine.plan, ranks, partial(gathered, world, mine.store, mine.plan, ranks, where=f"{address}:{port}")
-        )
+        where = f"{address}:{port}"
+
+        def start(tell: Callable[[str], None] = lambda doing: None) -> FleetGraph:
+            gather = partial(gathered, world, mine.store, mine.plan, ranks, where=where, tell=tell)
+            return build_fleet(mine.plan, ranks, gather)
+
+        if mine.plan.task == "serve":
+            code, lost = serve_launched(mine.plan, mine.rank.replica, start)
+        else:
+            code, lost = _demo(start())
     except BaseException:
         lines.close()
         raise
+    if not lost:  # else it may hang in a collective
+        own.join(ENDING_S)
+    return code
 
+
+def _demo(graph: FleetGraph) -> tuple[int, bool]:
+    """Answer the shipped prompts: the exit code, and whether ranks were lost."""
     from deepinfer.api import LLM
     from deepinfer.cli.generate import demo
 
     with LLM.of_fleet(graph, asked=frozenset(SamplingParams.__struct_fields__)) as llm:
         code = demo(llm, thinking=False)
-    if not graph.engine.lost:  # else it may hang in a collective
-        own.join(ENDING_S)
-    return code
+    return code, bool(graph.engine.lost)
 
 
 def _work_here(mine: RankPlace, port: int, secret: bytes) -> None:
@@ -128,6 +141,8 @@ def _work(mine: RankPlace, timeout_s: float) -> int:
         driver=f"its driver at {where.address}",
     )
     line.send(Hello(rank=mine.number, host=socket.gethostname(), pid=os.getpid()))
+    if mine.plan.task == "serve":  # launchers tell all ranks to stop at once; rank 0 drains, and then says so
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     code = run_rank(mine, line)
     line.close()
     sys.stderr.flush()

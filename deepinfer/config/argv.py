@@ -15,6 +15,7 @@ from msgspec import Struct
 from deepinfer.config.errors import Problem, listed, nearest
 from deepinfer.config.keys import leaf_keys, text_keys
 from deepinfer.config.misnamed import meant
+from deepinfer.config.misnamed_serving import model_of, word_of_flag
 from deepinfer.config.quoting import shell, typed
 
 VERBS = ("generate", "plan", "serve", "chat", "bench", "simulate", "tune", "doctor", "launch", "rank", "run_batch")
@@ -22,6 +23,8 @@ WORDS = {  # strings of a verb, not of the configuration → the values they may
     "prompt": (),
     "prompts": (),
     "output": (),
+    "input": (),
+    "errors": (),
     "format": ("text", "json", "mermaid", "ranks"),
     "explain": (),
     "diff": (),
@@ -29,6 +32,7 @@ WORDS = {  # strings of a verb, not of the configuration → the values they may
     "plan": (),
     "role": (),
     "replica": (),
+    "new_key": (),
 }
 WORDS_OF_VERB = {
     "generate": ("prompt", "prompts", "output"),
@@ -38,6 +42,8 @@ WORDS_OF_VERB = {
     "bench": ("format", "out"),
     "tune": ("format", "out"),
     "rank": ("plan", "role", "replica"),
+    "serve": ("new_key",),
+    "run_batch": ("input", "output", "errors"),
 }
 FLAGS = {  # flag → whether a value follows it; "?" where it may
     "--help": "",
@@ -57,7 +63,7 @@ FLAGS = {  # flag → whether a value follows it; "?" where it may
     "--multirun": "",
     "-m": "",
 }
-PATH_WORDS = ("prompts", "output", "diff", "out", "plan")  # names of files, which may be any bytes
+PATH_WORDS = ("prompts", "output", "input", "errors", "diff", "out", "plan")  # names of files, which may be any bytes
 WORD_FLAGS = {"help": "--help", "version": "--version"}  # as a first word
 CFGS = ("job", "hydra", "all")
 INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -70,6 +76,8 @@ class Invocation(Struct, frozen=True, kw_only=True):
     prompt: str | None = None
     prompts: str | None = None
     output: str | None = None
+    input: str | None = None  # file of API requests
+    errors: str | None = None  # file for those that failed
     format: str = "text"
     explain: str | None = None
     diff: str | None = None  # file with a plan to compare with
@@ -77,6 +85,7 @@ class Invocation(Struct, frozen=True, kw_only=True):
     plan: str | None = None  # file with a plan to run
     role: str | None = None
     replica: str | None = None
+    new_key: str | None = None  # who an API key is made for
     overrides: tuple[str, ...] = ()  # as typed, without verb, flags and the strings above
     choices: dict[str, str] = {}  # group (or group@package) → chosen option
     texts: dict[str, str] = {}  # free-text keys of the configuration, dotted, as typed
@@ -189,7 +198,7 @@ def _unknown_flag(name: str, value: str) -> Problem:
     homes = [full for full in leaf_keys() if key in (full, full.rsplit(".", 1)[-1])]
     known, renamed = meant(key, value or "…")
     close = "" if known else nearest(name, FLAGS, cutoff=0.75)
-    fix = (typed(homes[0], value) if value else f"{homes[0]}=…") if homes else close or ""
+    fix = (typed(homes[0], value) if value else f"{homes[0]}=…") if homes else word_of_flag(name, value) or close or ""
     why = known or "options are written key=value, without dashes"
     return Problem(asked=name, found="no such flag", why=why, fix=renamed or fix)
 
@@ -235,9 +244,10 @@ def _no_equals(argument: str) -> Problem:
     if argument in VERBS:
         return Problem(asked=argument, found="a verb stands first", fix=f"deepinfer {argument} …")
     found = "no '=' in it" if argument else "an empty argument"
-    return Problem(
-        asked=argument or "''", found=found, why="options are written key=value", fix=f"{argument or 'key'}=…"
-    )
+    fix = f"model={model_of(argument)}" if model_of(argument) else f"{argument or 'key'}=…"
+    if argument.endswith(".jsonl"):  # what run_batch reads, and generate
+        fix = shell(f"input={argument}") + " or " + shell(f"prompts={argument}")
+    return Problem(asked=argument or "''", found=found, why="options are written key=value", fix=fix)
 
 
 def _argument_problems(key: str, argument: str, given: set[str]) -> Iterator[Problem]:

@@ -22,6 +22,7 @@ class Foreign(Struct, frozen=True, kw_only=True):
     local_world_size: int | None = None
     master_addr: str | None = None
     master_port: int | None = None
+    own_address: bool = False  # a pod of a LeaderWorkerSet: no other replica has its address
     agent_store: bool = False  # torchrun's agent keeps the store at master_addr and master_port
     gloo_interface: str = ""  # network interface that ranks are to meet over
     cuda_visible_devices: str | None = None
@@ -49,6 +50,7 @@ def foreign(environ: Mapping[str, str] | None = None) -> Foreign:
         local_world_size=_number(env, "LOCAL_WORLD_SIZE"),
         master_addr=env.get("MASTER_ADDR"),
         master_port=_number(env, "MASTER_PORT"),
+        own_address=bool(env.get("LWS_LEADER_ADDRESS")),
         agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE", "").strip().lower() == "true",
         gloo_interface=env.get("GLOO_SOCKET_IFNAME", ""),
         cuda_visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
@@ -66,6 +68,13 @@ def for_child(root: str, **more: str) -> dict[str, str]:
     """Variables of a process that this one starts: its own and `more`; modules are looked for in `root` first."""
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def settle_nccl() -> None:
+    """How NCCL is to work in this process from its first group on, unless somebody has said otherwise: ranks capture graphs at
+    different times, so that nothing may be agreed upon in the midst of a capture, as buffers of graphs and multicast are."""
+    for name in ("NCCL_GRAPH_REGISTER", "NCCL_NVLS_ENABLE"):
+        os.environ.setdefault(name, "0")
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:

@@ -12,7 +12,7 @@ def runs_fused(kind: str, architecture: str) -> bool:
     return kind == "cuda" and not plan_only(kind, architecture)
 
 
-def fused_problems(backends: Mapping[str, str], numerics: str, engram: str) -> Iterator[Problem]:
+def fused_problems(backends: Mapping[str, str], numerics: str) -> Iterator[Problem]:
     """What stands against a run on a chip for which `runs_fused` holds. It can all be planned.
 
     `backends`: op → the backend that the plan chose for it.
@@ -30,11 +30,6 @@ def fused_problems(backends: Mapping[str, str], numerics: str, engram: str) -> I
     if numerics != "full":
         why = "the fused operations quantise activations and pack caches as the release does"
         yield _problem(f"model.numerics={numerics}", "on a GPU only full is computed", why, "model.numerics=full")
-    if engram == "host":
-        why = "the n-gram tables are gathered from the device's own memory"
-        yield _problem(
-            "parallel.engram=host", "this version does not read them from the host", why, "parallel.engram=replicated"
-        )
 
 
 def _problem(asked: str, found: str, why: str, fix: str) -> Problem:

@@ -64,6 +64,9 @@ class KubernetesLauncher(Launcher, frozen=True, kw_only=True, tag="kubernetes"):
     )  # PersistentVolumeClaim for the model; without this and model_host_path each pod fetches it
     model_host_path: Text | None  # folder of every node for the model, such as /srv/models
     env_secret: Text | None  # Secret whose entries become variables of every rank, such as HF_TOKEN
+    file_secret: (
+        Text | None
+    )  # Secret whose entries become files in /etc/deepinfer-secrets, such as that of serving.api_keys
     device: Text | Auto  # resource name of one device; auto goes by the hardware
     resources: dict[str, Positive]  # more resources of a pod, such as rdma/hca: 8
     topology_key: (

@@ -11,6 +11,13 @@ from typing import Any, get_origin
 
 from deepinfer.config.coerce import coerce, union_members
 from deepinfer.config.keys import leaf_keys, places, text_keys
+from deepinfer.config.misnamed_serving import (
+    SERVER_INSTEAD,
+    SERVER_NOT_HERE,
+    SERVER_OURS,
+    meant_by_server,
+    model_of,
+)
 from deepinfer.config.nearest_legal import legal, nearest_legal
 from deepinfer.config.quoting import listed_value, quoted, shell, typed
 from deepinfer.config.specs import Spec
@@ -34,6 +41,7 @@ NOT_HERE = {  # last name of a key → why there is no such key
     "kv_cache_dtype": "the cache holds what the release's numerics say; model.numerics picks among numerics as a whole",
     "enforce_eager": "nothing is captured or compiled as a graph",
     "trust_remote_code": "no code of a checkpoint is ever run",
+    **SERVER_NOT_HERE,
     "enable_chunked_prefill": "prompts are always computed in pieces, of at most scheduler.max_prefill_tokens",
 }
 SPREAD = {  # degrees of a kind that is not here → why; experts over as many ranks hold the model instead
@@ -71,6 +79,7 @@ INSTEAD = {  # last name of a key elsewhere → why it is not here, and what to 
     "cpu_offload_gb": ("of the weights only the n-gram tables can lie on the host", "parallel.engram=host"),
     "distributed_executor_backend": ("the number of ranks decides it", "executor=auto"),
     "attention_backend": ("each op has its own; the chip's list decides where nobody does", "kernels=auto"),
+    **SERVER_INSTEAD,
     "config": ("a file of yours is an option: DIR/cluster/NAME.yaml", "--config-dir DIR cluster=NAME"),
 }
 OURS = {  # last name of a key elsewhere → the key it has here
@@ -109,6 +118,7 @@ OURS = {  # last name of a key elsewhere → the key it has here
     "guided_regex": "sampling.regex",
     "ebnf": "sampling.ebnf",
     "guided_grammar": "sampling.ebnf",
+    **SERVER_OURS,
 }
 LIKE = {  # a chip, or a kind of chip, of which there is no sheet → the sheet that is nearest
     **dict.fromkeys(("gpu", "cuda", "nvidia", "npu"), "auto"),
@@ -137,6 +147,8 @@ def groups_with(option: str) -> list[str]:
 def meant(key: str, value: str) -> tuple[str, str]:
     """For an unknown dotted `key` with its value as typed: why it is not there and what to type; each may be empty."""
     *path, name = key.split(".")
+    if (server := meant_by_server(name, value)) != ("", ""):
+        return server
     if why := NOT_HERE.get(name):
         return why, ""
     if why := SPREAD.get(name):
@@ -191,7 +203,10 @@ def explainable(word: str) -> tuple[str, str]:
 
 
 def like(group: str, word: str) -> tuple[str, str]:
-    """For a chip of which there is no sheet: how to bring one, and the nearest option; both empty for another group."""
+    """For a chip of which there is no sheet: how to bring one, and the nearest option. For a model as a hub names it: the
+    option. Both empty for another group."""
+    if group == "model":
+        return "", model_of(word)
     if group.partition("@")[0] != "hardware":
         return "", ""
     return f"a sheet of your own is DIR/hardware/{word}.yaml with --config-dir DIR", LIKE.get(word.lower(), "auto")

@@ -5,6 +5,7 @@ from typing import Any
 
 from deepinfer.config import balancers, chips, clusters, costs, launchers, specs, surroundings, sweeps, tasks, workloads
 from deepinfer.config.leaves import Component
+from deepinfer.config.serving import Serving
 
 ENTRY_POINTS = "deepinfer.components"  # an entry's name is the tag, its value a Struct derived from a group's base
 
@@ -53,7 +54,7 @@ BUILT_IN: dict[type[Component], tuple[type[Component], ...]] = {
         specs.DeepseekKernels,
     ),
     surroundings.Grammar: (surroundings.NoGrammar, surroundings.Llguidance, surroundings.Xgrammar),
-    surroundings.Serving: (surroundings.Serving,),
+    Serving: (Serving,),
     workloads.Workload: (workloads.SteadyWorkload, workloads.TraceWorkload),
     costs.Cost: (costs.RooflineCost, costs.CalibratedCost, costs.MeasuredCost, costs.AiconfiguratorCost),
     launchers.Launcher: (

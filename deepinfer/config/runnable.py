@@ -10,14 +10,16 @@ from deepinfer.config.specs import Spec
 
 ARCHITECTURE = "hardware.architecture"
 NOT_BUILT: dict[str, tuple[str | int, ...]] = {
-    "task.kind": ("serve", "chat", "simulate", "run_batch"),
+    "task.kind": ("simulate",),
     "hardware.kind": ("ascend",),
     ARCHITECTURE: ("sm100", "sm103"),
     "deploy.kind": ("disaggregated",),
     "kernels.kind": ("deepseek",),
 }
-ONE_RANK_ON = ("cuda", "ascend", "virtual")  # kinds of hardware of which a run takes one rank, however many are planned
-SEVERAL_ON_CPUS = "this version runs several ranks on CPUs only"
+# Kinds of hardware of which a run takes one rank, however many are planned: there is no engine for NPUs, and what ranks say to
+# each other has no simulation, which is all that runs for a virtual chip.
+ONE_RANK_ON = ("ascend", "virtual")
+SEVERAL_ON = "this version runs several ranks on CPUs and NVIDIA GPUs only"
 INSTEAD = {  # what to type in place of an entry's value
     "task.kind": "deepinfer plan …",
     "hardware.kind": "hardware=cpu",
@@ -43,7 +45,7 @@ def many_ranks(num_ranks: int, kinds: Iterable[str], fix: str) -> list[Problem]:
     if num_ranks == 1 or not set(ONE_RANK_ON).intersection(kinds):
         return []
     asked, why = f"parallel: {num_ranks} ranks", "on other hardware they can be planned"
-    return [Problem(asked=asked, found=SEVERAL_ON_CPUS, why=why, fix=fix, code=ExitCode.OTHER)]
+    return [Problem(asked=asked, found=SEVERAL_ON, why=why, fix=fix, code=ExitCode.OTHER)]
 
 
 def plan_only(kind: str, architecture: str) -> str:

@@ -28,7 +28,8 @@ from deepinfer.config.leaves import (
     TokenId,
 )
 from deepinfer.config.ranges import MOST_BYTES
-from deepinfer.config.surroundings import Executor, Grammar, Serving
+from deepinfer.config.serving import Serving
+from deepinfer.config.surroundings import Executor, Grammar
 from deepinfer.config.sweeps import Sweep
 from deepinfer.config.tasks import Task
 from deepinfer.config.workloads import Workload

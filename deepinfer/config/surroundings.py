@@ -1,10 +1,8 @@
-"""What stands around the engine: executors, grammars, the server."""
+"""What stands around the engine: executors and grammars."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta
-
-from deepinfer.config.leaves import Component, Count, Interval, Seconds, Share, Text
+from deepinfer.config.leaves import Component, Count, Interval, Seconds, Share
 
 
 class Executor(Component, frozen=True, kw_only=True):
@@ -51,8 +49,3 @@ class Llguidance(Grammar, frozen=True, kw_only=True, tag="llguidance"):
 class Xgrammar(Grammar, frozen=True, kw_only=True, tag="xgrammar"):
     implementation = "deepinfer.sampling.grammar.xgrammar:Xgrammar"
     compile_timeout_s: Seconds
-
-
-class Serving(Component, frozen=True, kw_only=True, tag="http"):
-    host: Text  # address to listen at
-    port: Annotated[int, Meta(ge=0, le=65535)]  # 0 takes a free one

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from deepinfer.config.leaves import Auto, Component, Count, Positive
+from deepinfer.config.leaves import Auto, Component, Count, Positive, Text
 
 
 class Task(Component, frozen=True, kw_only=True):
@@ -29,6 +29,8 @@ class Serve(Task, frozen=True, kw_only=True, tag="serve"):
 
 class Chat(Task, frozen=True, kw_only=True, tag="chat"):
     thinking: bool
+    base_url: Text | None  # a server to talk with, http://HOST:PORT; null: the model in this process
+    api_key_file: Text | None  # file that holds the key which that server asks for
 
 
 class Load(Task, frozen=True, kw_only=True):
@@ -42,8 +44,14 @@ class Load(Task, frozen=True, kw_only=True):
 
 
 class Bench(Load, frozen=True, kw_only=True, tag="bench"):
-    """With slice=rank no load is sent: the steps of one rank of the layout are timed, alone on this machine's device."""
+    """With target=serve the load goes over HTTP. With slice=rank no load is sent: the steps of one rank of the layout are
+    timed, alone on this machine's device."""
 
+    target: Literal["engine", "serve"]  # engine: of this process; serve: over HTTP, to a server
+    base_url: Text | None  # serve: a server that runs, http://HOST:PORT; null: one is started for this plan
+    api_key_file: Text | None  # serve: file that holds the key which the server asks for
+    arrivals: Literal["poisson", "constant"]  # serve: how requests come at a request_rate
+    turns: Positive  # serve: requests of a conversation, each on the answers before it; what is said is cached_share
     slice: Literal["none", "rank"]  # rank: no load is sent, the steps of one rank of the layout are timed alone
     slice_sequences: tuple[Positive, ...]  # rank: sequences of a decode step
     slice_contexts: tuple[Positive, ...]  # rank: tokens of each of them
@@ -68,4 +76,4 @@ class Rank(Task, frozen=True, kw_only=True, tag="rank"):
 
 
 class RunBatch(Task, frozen=True, kw_only=True, tag="run_batch"):
-    pass
+    concurrency: Positive | Auto  # requests in flight; auto: twice what the scheduler takes at once

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import structs
 
-from deepinfer.engine.build_balancer import build_balancer
 from deepinfer.engine.build_grammar import build_grammar, why_no_grammar
-from deepinfer.engine.build_local import local_parts
+from deepinfer.engine.build_local import Parts, local_parts
 from deepinfer.engine.build_model import checkpoint_folder
 from deepinfer.engine.build_prefix import build_prefix
 from deepinfer.engine.build_seat import Seat
 from deepinfer.engine.build_speculation import build_lengths, decode_state
+from deepinfer.engine.clocks import Clock, RealClock
 from deepinfer.engine.device import TimedExecutor
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.executor_distributed import DistributedExecutor
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from deepinfer.ops.device import DeviceOps
     from deepinfer.parallel.eplb.balancer import EplbBalancer
     from deepinfer.plan.types import Plan, RankMemory
+    from deepinfer.sampling.grammar.desk import GrammarDesk
     from deepinfer.sampling.sampler import Sampler
 
 
@@ -55,36 +56,35 @@ class EngineGraph:
 
 
 def build_graph(
-    plan: Plan, *, seat: Seat | None = None, poison_freed: bool = False, device_ops: DeviceOps | None = None
+    plan: Plan,
+    *,
+    seat: Seat | None = None,
+    poison_freed: bool = False,
+    device_ops: DeviceOps | None = None,
+    real_time: bool = False,
 ) -> EngineGraph:
     """Load the weights, allocate the caches, wire the parts. `seat` is this process's among the ranks of a plan of several.
 
     For tests: `poison_freed` fills every freed block and slot with NaN bytes and fails what waits for a device while a step
     is launched (see `LaunchGuard`), and `device_ops` builds the engine of an
-    accelerator from these operations on the plan's CPU. Raises Refused for options whose code is not in this version,
+    accelerator from these operations on the plan's CPU. `real_time`: the steps of a simulation pass on the machine's clock.
+    Raises Refused for options whose code is not in this version,
     CheckpointErrors and HubError where the weights cannot be had.
     """
     refuse_unbuilt(plan)
     limits = limits_of(plan, None if seat is None else seat.memory)
     if is_simulated(plan):
-        return _simulated(plan, limits, poison_freed)
+        return _simulated(plan, limits, poison_freed, RealClock() if real_time else None)
     folder = checkpoint_folder(plan, None if seat is None else seat.shared)
     tokenizer = _tokenizer_in(folder)
     sampler = sampler_of(limits, tokenizer)
     grammar = build_grammar(plan, tokenizer)
     made = plan, limits, folder, sampler, grammar
-    if device_ops is None and plan.hardware.kind != "cuda":
-        parts = local_parts(*made, seat=seat)
-    else:
-        from deepinfer.engine.build_device import device_parts
-
-        assert seat is None, "an engine on a device knows of no other ranks"
-        parts = device_parts(*made, device_ops, guard=poison_freed)
+    parts = _parts(*made, seat, device_ops, guard=poison_freed)
     limits = structs.replace(limits, num_blocks=parts.num_blocks)
-    balancer = None if seat is None else build_balancer(plan, seat, parts.dispatch)
     placed, in_step = parts.executor, None
     if seat is not None:
-        placed, in_step = seat.placed(cast(ServingExecutor, parts.executor), balancer)
+        placed, in_step = seat.placed(cast(ServingExecutor, parts.executor), parts.balancer)
     lengths, notices = build_lengths(plan, limits, placed, None if seat is None else seat.curve)
     executor: TimedExecutor = placed
     if limits.async_depth and parts.waits:
@@ -106,18 +106,40 @@ def build_graph(
             no_grammar=why_no_grammar(plan),
             poison_freed=poison_freed,
         ),
-        balancer=balancer,
+        balancer=parts.balancer,
         in_step=in_step,
         warm_up_s=parts.warm_up_s,
         notices=(*parts.notices, *notices),
     )
 
 
-def build_follower(plan: Plan, seat: Seat) -> tuple[ServingExecutor, EplbBalancer | None]:
+def build_follower(
+    plan: Plan, seat: Seat, device_ops: DeviceOps | None = None
+) -> tuple[ServingExecutor, EplbBalancer | None]:
     """Executor and balancer of a rank that does what its leader does; scheduler, prefixes and grammars are the leader's."""
     limits, folder = limits_of(plan, seat.memory), checkpoint_folder(plan, seat.shared)
-    parts = local_parts(plan, limits, folder, sampler_of(limits, _tokenizer_in(folder)), None, seat=seat)
-    return cast(ServingExecutor, parts.executor), build_balancer(plan, seat, parts.dispatch)
+    parts = _parts(plan, limits, folder, sampler_of(limits, _tokenizer_in(folder)), None, seat, device_ops)
+    return cast(ServingExecutor, parts.executor), parts.balancer
+
+
+def _parts(
+    plan: Plan,
+    limits: EngineLimits,
+    folder: Path | None,
+    sampler: Sampler,
+    grammar: GrammarDesk | None,
+    seat: Seat | None,
+    device_ops: DeviceOps | None,
+    *,
+    guard: bool = False,
+) -> Parts:
+    """Model, caches and executor on the plan's device; `device_ops` are played by this machine's processor."""
+    made = plan, limits, folder, sampler, grammar
+    if device_ops is None and plan.hardware.kind != "cuda":
+        return local_parts(*made, seat=seat)
+    from deepinfer.engine.build_device import device_parts
+
+    return device_parts(*made, device_ops, guard=guard, seat=seat)
 
 
 def limits_of(plan: Plan, memory: RankMemory | None = None) -> EngineLimits:
@@ -146,13 +168,14 @@ def tokenizer_of(plan: Plan) -> BpeTokenizer | None:
     return _tokenizer_in(checkpoint_folder(plan))
 
 
-def _simulated(plan: Plan, limits: EngineLimits, poison_freed: bool) -> EngineGraph:
+def _simulated(plan: Plan, limits: EngineLimits, poison_freed: bool, clock: Clock | None) -> EngineGraph:
     settings = plan.node("executor").settings
     executor = SimulatedExecutor(
         vocab_size=limits.vocab_size,
         state=decode_state(plan, limits),
         step_time_s=float(settings["step_time_s"]),
         acceptance=float(settings["acceptance"]),
+        clock=clock,
     )
     lengths, _ = build_lengths(plan, limits, None)
     engine = Engine(

@@ -8,8 +8,11 @@ from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.engine.build_model import load_implementation
 
 if TYPE_CHECKING:
+    import torch
+
     from deepinfer.engine.build_seat import Seat
     from deepinfer.parallel.all_to_all import AllToAllDispatch
+    from deepinfer.parallel.device_dispatch import DeviceDispatch
     from deepinfer.parallel.eplb.balancer import EplbBalancer
     from deepinfer.parallel.eplb.saved import Saved
     from deepinfer.plan.types import Node, Plan, RolePlan
@@ -37,8 +40,11 @@ def saved_placement(plan: Plan, role: RolePlan) -> Saved | None:
         raise _refused(path, error) from error
 
 
-def build_balancer(plan: Plan, seat: Seat, dispatch: AllToAllDispatch | None) -> EplbBalancer | None:
-    """None where experts stay where they are. Raises Refused where ranks begin with different placements."""
+def build_balancer(
+    plan: Plan, seat: Seat, dispatch: AllToAllDispatch | DeviceDispatch | None, device: str | torch.device = "cpu"
+) -> EplbBalancer | None:
+    """None where experts stay where they are; else before any step becomes a graph, for counting is part of it. Raises Refused
+    where ranks begin with different placements."""
     node = _node(plan)
     if node is None or dispatch is None or seat.groups.moves is None:
         return None
@@ -46,7 +52,7 @@ def build_balancer(plan: Plan, seat: Seat, dispatch: AllToAllDispatch | None) ->
     load_WLE: Any = None if seat.saved is None else seat.saved.load_WLE
     make = load_implementation(node.implementation)
     try:
-        balancer: EplbBalancer = make(dispatch, seat.groups.moves, load_WLE=load_WLE, **settings)
+        balancer: EplbBalancer = make(dispatch, seat.groups.moves, load_WLE=load_WLE, device=device, **settings)
     except ValueError as error:
         raise _refused(node.settings["placement"], error) from error
     return balancer

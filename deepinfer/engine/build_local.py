@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepinfer.engine.build_balancer import build_balancer
 from deepinfer.engine.build_model import load_model
 from deepinfer.engine.build_speculation import build_speculation, decode_state
 from deepinfer.engine.limits import EngineLimits
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from deepinfer.model.cache_storage import ModelCache
     from deepinfer.model.fused.model import FusedModel
     from deepinfer.model.v41 import V41Model
-    from deepinfer.parallel.all_to_all import AllToAllDispatch
+    from deepinfer.parallel.eplb.balancer import EplbBalancer
     from deepinfer.plan.types import Plan
     from deepinfer.sampling.grammar.desk import GrammarDesk
     from deepinfer.sampling.sampler import Sampler
@@ -30,7 +31,7 @@ class Parts:
     cache: ModelCache
     executor: StepClocked
     waits: bool
-    dispatch: AllToAllDispatch | None = None  # where experts lie on other ranks, too
+    balancer: EplbBalancer | None = None  # where experts lie on other ranks, too, and move
     num_blocks: int  # of the cache: those of the plan, or what a device turned out to have room for
     warm_up_s: float = 0.0
     notices: tuple[str, ...] = ()
@@ -75,7 +76,7 @@ def local_parts(
         cache=cache,
         executor=executor,
         waits=True,
-        dispatch=loaded.dispatch,
+        balancer=None if seat is None else build_balancer(plan, seat, loaded.dispatch),
         num_blocks=memory.num_blocks,
         warm_up_s=warm_up_s,
         notices=speculation.notices,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.engine.build import EngineGraph, build_graph, limits_of, sampler_of, tokenizer_of
 from deepinfer.engine.build_grammar import build_grammar, why_no_grammar
 from deepinfer.engine.build_seat import memory_of
+from deepinfer.engine.executor_simulated import check_simulated
 from deepinfer.engine.grammar_line import GrammarLine
 from deepinfer.engine.unbuilt import is_simulated, refuse_unbuilt
 from deepinfer.engine.world.children import ChildOrders, Children
@@ -55,28 +56,37 @@ def build_engine(plan: Plan) -> EngineGraph | FleetGraph:
     return build_fleet(plan, plan.layout.ranks)
 
 
-def build_fleet(plan: Plan, ranks: Sequence[RankPlan], start: Callable[[], World] | None = None) -> FleetGraph:
+def build_fleet(
+    plan: Plan,
+    ranks: Sequence[RankPlan],
+    start: Callable[[], World] | None = None,
+    tell: Callable[[str], None] = lambda doing: None,
+    restarts_alone: int = 0,
+) -> FleetGraph:
     """Start `ranks`, which are one replica of a role, as processes of this machine and wait until all are ready; or take the
-    world that `start` gives, whose ranks somebody else started. Raises Refused with what keeps them from working."""
+    world that `start` gives, whose ranks somebody else started. `tell` hears what ranks are at whenever this one starts them;
+    `restarts_alone`: how often the only rank of a plan is started again. Raises Refused with what keeps them from working."""
     refuse_unbuilt(plan)
     settings, shape, tokenizer = settings_of(plan), shape_of(plan, ranks[0].role), tokenizer_of(plan)
     leaders = [number for number, rank in enumerate(ranks) if rank.context == 0]
     memories = [memory_of(plan, ranks[leader]) for leader in leaders]
     limits = limits_of(plan, min(memories, key=lambda memory: memory.num_blocks))
-    desk, sampler = build_grammar(plan, tokenizer), sampler_of(structs.replace(limits, max_num_seqs=1), tokenizer)
-    grammars = GrammarLine(desk, why_no_grammar(plan))
+    simulated, sampler = is_simulated(plan), sampler_of(structs.replace(limits, max_num_seqs=1), tokenizer)
+    grammars = GrammarLine(None if simulated else build_grammar(plan, tokenizer), why_no_grammar(plan))
 
     def prepare(params: SamplingParams) -> None:
+        if simulated:
+            check_simulated(params)
         grammars.prepare(params)
         sampler.prepare(params)
 
     try:
         engine = Fleet(
-            start or partial(start_world, plan, ranks),
+            start or partial(start_world, plan, ranks, tell),
             limits,
             leaders=leaders,
             in_step=shape.in_step,
-            restarts=int(settings["max_restarts"]) if start is None and settings["on_rank_loss"] == "requeue" else 0,
+            restarts=0 if start is not None else restarts_alone if len(ranks) == 1 else _restarts(settings),
             prepare=prepare,
             on_close=grammars.close,
         )
@@ -94,12 +104,19 @@ def build_fleet(plan: Plan, ranks: Sequence[RankPlan], start: Callable[[], World
     )
 
 
-def start_world(plan: Plan, ranks: Sequence[RankPlan]) -> World:
+def _restarts(settings: Mapping[str, float | int | str]) -> int:
+    return int(settings["max_restarts"]) if settings["on_rank_loss"] == "requeue" else 0
+
+
+def start_world(plan: Plan, ranks: Sequence[RankPlan], tell: Callable[[str], None] = lambda doing: None) -> World:
     """All ranks as children of this process, ready for requests. Raises WorldLost; nothing is left running or open then."""
+    tell("starting")
     settings, secret = settings_of(plan), secrets.token_bytes(32)
     listener = Listener(HERE, secret)
     heartbeat_s, silence_s = float(settings["heartbeat_s"]), float(settings["silence_s"])
     lines = Lines(listener=listener, size=len(ranks), heartbeat_s=heartbeat_s, silence_s=silence_s)
+    if len(ranks) == 1:
+        return _alone(plan, ranks, lines, secret, tell)
     try:
         meeting = socket.create_server((HERE, 0))
         port = meeting.getsockname()[1]
@@ -112,7 +129,23 @@ def start_world(plan: Plan, ranks: Sequence[RankPlan]) -> World:
         lines.close()
         raise
     lines.open()
-    return gathered(world, store, plan, ranks, where=f"{HERE}:{port}")
+    return gathered(world, store, plan, ranks, where=f"{HERE}:{port}", tell=tell)
+
+
+def _alone(plan: Plan, ranks: Sequence[RankPlan], lines: Lines, secret: bytes, tell: Callable[[str], None]) -> World:
+    """The world of one rank: nobody to meet."""
+    try:
+        world = World(lines, Children(_orders(plan, ranks, 0, lines.listener.port, secret)))
+    except BaseException:
+        lines.close()
+        raise
+    lines.open()
+    try:
+        world.wait_ready(tell)
+    except BaseException:
+        world.close(0.0)
+        raise
+    return world
 
 
 def _orders(plan: Plan, ranks: Sequence[RankPlan], store_port: int, line_port: int, secret: bytes) -> list[ChildOrders]:
@@ -131,7 +164,15 @@ def _orders(plan: Plan, ranks: Sequence[RankPlan], store_port: int, line_port: i
     ]
 
 
-def gathered(world: World, store: Store, plan: Plan, ranks: Sequence[RankPlan], *, where: str) -> World:
+def gathered(
+    world: World,
+    store: Store,
+    plan: Plan,
+    ranks: Sequence[RankPlan],
+    *,
+    where: str,
+    tell: Callable[[str], None] = lambda doing: None,
+) -> World:
     """The world once all its ranks are there, alike, and ready. Raises WorldLost; the world is closed then."""
     shared = {
         "version": sys.modules["deepinfer"].__version__,
@@ -146,7 +187,7 @@ def gathered(world: World, store: Store, plan: Plan, ranks: Sequence[RankPlan], 
 
     try:
         judge(store, len(ranks), timeout_s, expected=shared, where=where, places=place, check=partial(world.next, 0.0))
-        world.wait_ready()
+        world.wait_ready(tell)
     except RanksApart as error:
         world.close()
         asked, fix = f"parallel: {len(ranks)} ranks", f"executor.join_timeout_s={2 * timeout_s:g}"

@@ -66,6 +66,7 @@ class Engine:
         self._totals = Totals(limits.draft_depth)
         self._pending: list[TokenEvent] = []  # ends that no step brings: aborts
         self.newly_admitted: list[int] = []  # request ids that the newest step admitted
+        self.on_admitted: Callable[[list[int]], None] = lambda request_ids: None  # told before that step is computed
         self.num_submitted = 0  # steps handed to the executor
         self._flying: ScheduledStep | None = None  # sampled, not collected
         self._prompt_progress = PromptProgress()
@@ -143,6 +144,8 @@ class Engine:
         self._admit_compiled(events)
         scheduled = self.scheduler.schedule() if self.scheduler.unfinished else None
         self.newly_admitted = [one.request.request_id for one in scheduled.admitted] if scheduled else []
+        if self.newly_admitted:
+            self.on_admitted(self.newly_admitted)
         lost = None
         if scheduled is not None:
             lost = self._submit(scheduled)

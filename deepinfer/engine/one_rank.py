@@ -1,7 +1,8 @@
-"""Several ranks on devices are planned and not run by this version: what to type instead, so that the next try works."""
+"""More devices than this machine has are planned and not run: what to type instead, so that the next try works."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -10,10 +11,9 @@ from deepinfer.config.chips import Chip
 from deepinfer.config.errors import ExitCode, Problem
 from deepinfer.config.facts import is_chip
 from deepinfer.config.quoting import plan_line
-from deepinfer.config.runnable import ONE_RANK_ON, SEVERAL_ON_CPUS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from deepinfer.config.facts import Facts
     from deepinfer.config.specs import Spec
@@ -25,27 +25,23 @@ TRUE_SIZE, SMALL = (
 )  # the released model, which no single device holds, and the one that all hold
 MOST_PROCESSES = 8  # that a machine is asked to take turns with
 EXPERTS, DRAFT_EXPERTS = 8, 4  # of a layer of SMALL
+PROPOSED = re.compile(r"^parallel(?:\.\w+)?=[a-z]*(\d+)$")  # how many ranks
 TIMED = "task.slice=rank model.weights=dummy parallel=ep64"
 
 
 def of_a_run(problems: Sequence[Problem], spec: Spec, facts: Facts, overrides: Sequence[str]) -> list[Problem]:
     """What stands against a plan, for somebody who wants to run it: a model that needs several devices is not answered with
-    several of them. `overrides` as typed."""
+    more of them than there are. `overrides` as typed."""
     chip = spec.hardware if isinstance(spec.hardware, Chip) else facts.chip
-    if (
-        chip is None
-        or chip.kind == "virtual"
-        or chip.kind not in ONE_RANK_ON
-        or spec.executor.kind == "simulated"
-        or not any(map(_spreads, problems))
-    ):
+    if chip is None or chip.kind in ("cpu", "virtual") or spec.executor.kind == "simulated":
         return list(problems)
-    missing = list(_missing(chip, facts, overrides))
+    here = sum(is_chip(device, chip.name, chip.architecture.value) for device in facts.machine.devices)
+    far = [_spreads(problem) and _proposed(problem) > here for problem in problems]
+    if not any(far):
+        return list(problems)
+    missing = [] if here else [_missing(chip, facts, overrides)]
     return [
-        *(
-            _in_one_rank(problem, spec, not missing, overrides) if _spreads(problem) else problem
-            for problem in problems
-        ),
+        *(_in_one_rank(one, spec, here, overrides) if apart else one for one, apart in zip(problems, far)),
         *missing,
     ]
 
@@ -84,24 +80,29 @@ def _spreads(problem: Problem) -> bool:
     return problem.code is ExitCode.MEMORY and any(word.startswith(("parallel", "deploy.")) for word in words)
 
 
-def _in_one_rank(problem: Problem, spec: Spec, here: bool, overrides: Sequence[str]) -> Problem:
-    """On a machine without the device only a plan works; with it, the small model, or one rank of the true one timed."""
+def _proposed(problem: Problem) -> int:
+    """How many ranks are; more than any machine has where the proposal does not say."""
+    found = [int(match[1]) for word in problem.fix.split() if (match := PROPOSED.match(word))]
+    return max(found, default=1 << 30)
+
+
+def _in_one_rank(problem: Problem, spec: Spec, here: int, overrides: Sequence[str]) -> Problem:
+    """On a machine without the device only a plan works; with too few, the small model, or one rank of the true one timed."""
     own = any(word.startswith("model.path=") for word in overrides)
     fix = plan_line(overrides, *problem.fix.split())
-    why = f"{problem.why}; {SEVERAL_ON_CPUS}, and {problem.fix} can be planned"
+    few = f"{problem.fix} asks for more devices than this machine has"
+    why = f"{problem.why}; {few}, and can be planned"
     if here and spec.task.kind == "bench":
-        fix, why = TIMED, f"{SEVERAL_ON_CPUS}; one of 64 that share the model can be timed"
+        fix, why = TIMED, f"{few}; one of 64 ranks that share the model can be timed"
     elif here and not own and problem.asked.startswith(f"model={TRUE_SIZE} "):
         why = f"{why} (deepinfer plan), one of 64 ranks timed (deepinfer bench {TIMED})"
         fix = f"model={SMALL}"
     return structs.replace(problem, why=why, fix=fix)
 
 
-def _missing(chip: Chip, facts: Facts, overrides: Sequence[str]) -> Iterator[Problem]:
+def _missing(chip: Chip, facts: Facts, overrides: Sequence[str]) -> Problem:
     devices = facts.machine.devices
-    if chip.kind == "cpu" or any(is_chip(device, chip.name, chip.architecture.value) for device in devices):
-        return
     found = f"this machine has {f'{len(devices)} × {devices[0].name}' if devices else 'no accelerator'}"
     fix = f"hardware=cpu{f' model={SMALL}' if f'model={TRUE_SIZE}' in overrides else ''}"
     asked = next((word for word in overrides if word.startswith("hardware=")), chip.name)
-    yield Problem(asked=asked, found=found, why="a run needs one", fix=fix, code=ExitCode.DEVICE)
+    return Problem(asked=asked, found=found, why="a run needs one", fix=fix, code=ExitCode.DEVICE)

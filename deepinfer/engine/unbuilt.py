@@ -10,8 +10,6 @@ from deepinfer.config.fused import fused_problems, runs_fused
 from deepinfer.config.quoting import launch_line
 from deepinfer.config.runnable import (
     INSTEAD,
-    ONE_RANK_ON,
-    SEVERAL_ON_CPUS,
     launched,
     many_ranks,
     not_built,
@@ -103,7 +101,7 @@ def _fused(plan: Plan) -> list[Problem]:
 
 def _of_role(role: RolePlan, plan: Plan) -> Iterator[Problem]:
     backends = {choice.op: choice.backend for choice in role.ops}
-    return fused_problems(backends, plan.numerics.numerics, role.engram)
+    return fused_problems(backends, plan.numerics.numerics)
 
 
 def device_problem(plan: Plan, lacks: str | None, here: bool = False) -> Problem | None:
@@ -116,11 +114,6 @@ def device_problem(plan: Plan, lacks: str | None, here: bool = False) -> Problem
     found = [lacks.removesuffix(".")]
     if plan_only(chip.kind, chip.architecture):
         found.append(f"and this version has no code for {chip.name} yet")
-    elif plan.layout.num_ranks > 1 and any(chip.kind in ONE_RANK_ON for chip in chips):  # no library would help
-        count = sum(role.num_ranks for role in plan.layout.roles)
-        found = [
-            f"{SEVERAL_ON_CPUS}, and this plan is for {count} × {chip.name}{'' if here else ', none of them here'}"
-        ]
     told = ", ".join([*found, "so it was planned and not run"])
     fix = words(plan, *([] if here else ["hardware=cpu"]))
     return Problem(asked=f"hardware={chip.option}", found=told, fix=fix, code=ExitCode.DEVICE)

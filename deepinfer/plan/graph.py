@@ -46,6 +46,7 @@ FUSED = {  # what stands for another implementation where the model is made of f
     WEIGHTS["dummy"]: "deepinfer.model.checkpoint.dummy:dummy_stored",
     "deepinfer.model.v41:V41Model": "deepinfer.model.fused.model:FusedModel",
     "deepinfer.sampling.sampler:Sampler": "deepinfer.sampling.device_rows:DeviceSampler",
+    "deepinfer.parallel.all_to_all:AllToAllDispatch": "deepinfer.parallel.device_dispatch:DeviceDispatch",
     LocalExecutor.implementation: "deepinfer.engine.device_executor:DeviceExecutor",
     DSpark.implementation: "deepinfer.speculation.dspark_device:DeviceDSpark",
 }

@@ -9,7 +9,7 @@ from deepinfer.config.specs import PrefixCache
 from deepinfer.plan.catalog import CLASS_OP
 from deepinfer.plan.fused_sizes import run_bytes, shared_bytes
 from deepinfer.plan.moving_experts import moving_items
-from deepinfer.plan.role_workspace import role_workspace
+from deepinfer.plan.role_workspace import exchange_bytes, role_workspace
 from deepinfer.plan.roles import RoleCase
 from deepinfer.plan.settle import Case
 from deepinfer.plan.sizes import Weights
@@ -78,7 +78,12 @@ def scene_of(case: Case, role: RoleCase, ops: tuple[OpChoice, ...]) -> Scene:
         workspace_bytes=workspace.kept + workspace.step,
         step_bytes=workspace.step,
         state_bytes=(slots + _padding_slots(role)) * cache.padded_state_bytes,
-        run_bytes=run_bytes(config, cache, *drafts, slots=slots, max_model_len=longest) if role.is_fused else {},
+        run_bytes={
+            **run_bytes(config, cache, *drafts, slots=slots, max_model_len=longest),
+            **exchange_bytes(case, role),
+        }
+        if role.is_fused
+        else {},
     )
 
 

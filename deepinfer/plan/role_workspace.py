@@ -4,6 +4,7 @@ from msgspec import structs
 
 from deepinfer.arch.cache import DTYPE_ITEMSIZE, CacheLayout
 from deepinfer.arch.routing import skewed_load
+from deepinfer.plan.exchange_sizes import Exchange
 from deepinfer.plan.roles import RoleCase
 from deepinfer.plan.settle import Case
 from deepinfer.plan.twin_step import twin_bytes
@@ -32,3 +33,16 @@ def role_workspace(
         return workspace
     more = twin_bytes(config, sizes.batched_tokens, DTYPE_ITEMSIZE[numerics.dtype])
     return structs.replace(workspace, step=workspace.step + more)
+
+
+def exchange_bytes(case: Case, role: RoleCase) -> dict[str, int]:
+    """Of rows on their way between ranks of fused operations that share experts; nothing where none do."""
+    ranks, numerics = role.parallel.expert, case.numerics
+    exchange = Exchange(
+        ranks=ranks,
+        load=skewed_load(ranks, case.config.n_routed_experts),
+        itemsize=DTYPE_ITEMSIZE[numerics.dtype],
+        by_pair=numerics.reproducible,
+    )
+    found = exchange.num_bytes(case.config, case.spec.scheduler.max_num_batched_tokens)
+    return {"exchange": found} if found else {}

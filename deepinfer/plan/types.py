@@ -10,6 +10,7 @@ import msgspec
 from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config
 from deepinfer.config.errors import Refused
+from deepinfer.config.serving import Serving
 from deepinfer.config.specs import Sampling, Scheduler
 from deepinfer.plan.cost.types import CostPlan
 from deepinfer.plan.frozen import Frozen
@@ -262,6 +263,8 @@ class Plan(Frozen, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     unbuilt: tuple[str, ...] = ()  # what of it this version has no code to run
     choices: dict[str, str] = {}  # group → option, as chosen
+    serving: Serving | None = None  # of launch task.run=serve: what rank 0 of each world serves with
+    asked_sampling: tuple[str, ...] = ()  # of it, too: fields of `sampling` that somebody chose
     rank_digest: str = ""
     numerics_digest: str = ""
 

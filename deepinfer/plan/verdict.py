@@ -39,12 +39,8 @@ def planned_only(case: Case, layout: Layout) -> tuple[str, ...]:
     found += [problem.asked for problem in many_ranks(case.spec.parallel.num_ranks, kinds, "")]
     for role, chip in zip(layout.roles, chips, strict=True):
         if runs_fused(*chip):
-            found += [
-                problem.asked
-                for problem in fused_problems(
-                    {choice.op: choice.backend for choice in role.ops}, case.numerics.numerics, role.engram
-                )
-            ]
+            backends = {choice.op: choice.backend for choice in role.ops}
+            found += [problem.asked for problem in fused_problems(backends, case.numerics.numerics)]
     lacking = {"hardware.kind": "kind {}", "hardware.architecture": "architecture {1}"}
     said = {plan_only(*chip): chip for chip in chips if plan_only(*chip)}
     return (*(f"hardware of {lacking[key].format(*chip)}" for key, chip in said.items()), *dict.fromkeys(found))

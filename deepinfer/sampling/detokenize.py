@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from deepinfer.sampling.tokenizer import BpeTokenizer
+
+class TokenBytes(Protocol):
+    """What is asked of a tokenizer, such as `BpeTokenizer`."""
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+    def is_special(self, token_id: int) -> bool: ...
 
 
 class Detokenizer:
@@ -15,7 +20,7 @@ class Detokenizer:
     Bytes that may still grow into a character wait; U+FFFD stands only for bytes that no later token can mend.
     """
 
-    def __init__(self, tokenizer: BpeTokenizer, *, skip_special_tokens: bool = True) -> None:
+    def __init__(self, tokenizer: TokenBytes, *, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")

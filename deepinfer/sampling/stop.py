@@ -15,6 +15,7 @@ class StopStrings:
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops = sorted(stops, key=len, reverse=True)
         self._include = include
+        self.met: str | None = None  # which one cut the text
         self._held = ""  # the end of the text so far that is the beginning of a stop string
 
     def push(self, piece: str, *, may_stop: bool = True) -> tuple[str, bool]:
@@ -26,7 +27,7 @@ class StopStrings:
             match = self._first_match(text, len(self._held))
             if match is not None:
                 start, end = match
-                self._held = ""
+                self._held, self.met = "", text[start:end]
                 return text[: end if self._include else start], True
         free = len(text) - self._growing(text)
         self._held = text[free:]

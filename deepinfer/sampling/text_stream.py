@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deepinfer.interfaces import SamplingParams
-    from deepinfer.sampling.tokenizer import BpeTokenizer
+    from deepinfer.sampling.detokenize import TokenBytes
 
 
 class TextStream:
@@ -21,7 +21,7 @@ class TextStream:
     no part of its text unless `include_stop_str` is set.
     """
 
-    def __init__(self, tokenizer: BpeTokenizer, params: SamplingParams) -> None:
+    def __init__(self, tokenizer: TokenBytes, params: SamplingParams) -> None:
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
         self._stops = StopStrings(params.stop, include=params.include_stop_str)
         self._min_tokens = params.min_tokens
@@ -45,6 +45,11 @@ class TextStream:
             if self.stopped:
                 return text, number
         return text, len(token_ids)
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that was met."""
+        return self._stops.met
 
     def finish(self) -> str:
         """The rest of the text, once the last token is in."""

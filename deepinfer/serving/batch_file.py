@@ -23,6 +23,7 @@ import msgspec
 
 from deepinfer.interfaces import SamplingParams
 from deepinfer.serving.jobs import Desk, Job, check_salt
+from deepinfer.serving.openai_sampling import is_token_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,8 @@ class DoubleKey(ValueError):
     """A JSON object gives a key twice, and one of the values would be lost."""
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON whose keys are all different. Raises DoubleKey."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -70,7 +72,7 @@ def job_of(
 ) -> Job:
     """The job that a line asks for; one with `error` where it cannot be. `asked` are the `defaults` that a user set."""
     try:
-        item = json.loads(line.data.decode("utf-8"), object_pairs_hook=_object)
+        item = json.loads(line.data.decode("utf-8"), object_pairs_hook=unique_keys)
     except UnicodeDecodeError as error:
         byte = f"byte {error.start + 1} is 0x{line.data[error.start]:02x}"
         return Job(params=defaults, error=f"line {line.number} is not UTF-8 ({byte}): save the file as UTF-8")
@@ -133,7 +135,7 @@ def _params(fields: Any, defaults: SamplingParams) -> SamplingParams:
         raise ValueError(f"unknown {', '.join(unknown)}: {hint or f'there are {known}'}")
     bias = fields.get("logit_bias")
     if isinstance(bias, dict):  # a JSON object has texts as keys
-        fields = fields | {"logit_bias": {int(key) if key.isdecimal() else key: value for key, value in bias.items()}}
+        fields = fields | {"logit_bias": {int(key) if is_token_id(key) else key: value for key, value in bias.items()}}
     return msgspec.structs.replace(defaults, **fields)
 
 

@@ -1,13 +1,14 @@
-"""What is plainly wrong with a chat before it is rendered: its options, and its messages."""
+"""What is plainly wrong with the options of a chat before it is rendered."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from deepinfer.serving.chat_history import ChatError
 
-_ROLES = "system, user, assistant, tool, latest_reminder"
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _OPTIONS = ("thinking", "tools", "tool_choice", "response_format")
 
 
@@ -17,10 +18,6 @@ _FORMATS = {
     "json_schema": '{"type": "json_schema", "json_schema": {"name": "…", "schema": {…}}}',
     "regex": '{"type": "regex", "regex": "yes|no"}',
 }
-
-
-class ChatError(ValueError):
-    """A conversation that cannot be rendered; the message says where and what to write instead."""
 
 
 def check_options(**options: Any) -> None:
@@ -37,9 +34,15 @@ def check_options(**options: Any) -> None:
         problems.append(f"tool_choice={choice!r:.80} asks for a call, and there are no tools: give tools too")
     else:
         problems += _choice_problems(choice, tools or (), thinking)
-    problems += _format_problems(options.get("response_format"), [] if choice == "none" else tools or ())
+    problems += _format_problems(options.get("response_format"))
     if problems:
-        raise ChatError("; ".join(problems))
+        raise ChatError("; ".join(problems), param=_named(problems[0]))
+
+
+def _named(problem: str) -> str | None:
+    """The option that a problem names first."""
+    found = [(problem.find(name), name) for name in _OPTIONS if name in problem]
+    return min(found)[1] if found else None
 
 
 def _choice_problems(choice: Any, tools: Any, thinking: Any) -> Iterator[str]:
@@ -60,12 +63,7 @@ def _choice_problems(choice: Any, tools: Any, thinking: Any) -> Iterator[str]:
         yield "thinking does not go with a tool_choice that asks for a call: say thinking=false, or tool_choice='auto'"
 
 
-def _is_strict(tool: Any) -> bool:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    return isinstance(function, dict) and function.get("strict") is True
-
-
-def _format_problems(wanted: Any, tools: Any) -> Iterator[str]:
+def _format_problems(wanted: Any) -> Iterator[str]:
     if wanted is None:
         return
     kind = wanted.get("type") if isinstance(wanted, dict) else None
@@ -75,33 +73,3 @@ def _format_problems(wanted: Any, tools: Any) -> Iterator[str]:
         yield f"response_format has no schema: write {_FORMATS[kind]}"
     elif kind == "regex" and not isinstance(wanted.get("regex"), str):
         yield f"response_format has no regex: write {_FORMATS[kind]}"
-    elif kind != "text" and any(_is_strict(tool) for tool in tools):
-        yield "response_format does not go with strict tools, since the answer may be a call: leave one of them out"
-
-
-def check_messages(messages: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages as the library takes them, or ChatError with all that is plainly wrong with them."""
-    if isinstance(messages, str):
-        return [{"role": "user", "content": messages}]
-    if not isinstance(messages, list | tuple) or not messages:
-        raise ChatError(
-            f'a conversation is a list of messages such as {{"role": "user", "content": "…"}}; got {messages!r}'
-        )
-    problems = []
-    for number, message in enumerate(messages):
-        if not isinstance(message, dict) or "role" not in message:
-            problems.append(f'message {number} is {message!r}: write {{"role": "user", "content": "…"}}')
-        elif message["role"] not in _ROLES.split(", "):
-            problems.append(f"message {number} has the role {message['role']!r}: there are {_ROLES}")
-        elif isinstance(message.get("content"), list) and any(_is_image(part) for part in message["content"]):
-            problems.append(f"message {number} holds an image: only text is read so far")
-        elif message["role"] == "tool" and "tool_call_id" not in message:
-            problems.append(f"message {number} is a tool's result without tool_call_id: name the call it answers")
-    if problems:
-        raise ChatError("; ".join(problems))
-    *earlier, last = messages
-    return [*earlier, {"prefix": True, **last} if last["role"] == "assistant" else last]
-
-
-def _is_image(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") != "text"

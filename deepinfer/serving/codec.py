@@ -14,14 +14,24 @@ import deepseek_recipe as recipe
 import msgspec
 
 from deepinfer.interfaces import SamplingParams
-from deepinfer.serving.chat_checks import ChatError, check_messages, check_options
+from deepinfer.serving.chat_checks import check_options
 from deepinfer.serving.chat_grammar import under_grammar
+from deepinfer.serving.chat_history import ChatError, check_messages
 from deepinfer.serving.chat_reader import MODEL, ChatReader, processor, raw_stream
+from deepinfer.serving.markers import MarkedTokens
+from deepinfer.serving.reading import AnswerReader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from deepinfer.sampling.tokenizer import BpeTokenizer
+
+
+_KINDS = recipe.SpecialToken
+_MARKERS = (  # of conversations in text; the others are those of images
+    _KINDS.Bos, _KINDS.Eos, _KINDS.ThinkingStart, _KINDS.ThinkingEnd, _KINDS.System, _KINDS.User, _KINDS.Assistant,
+    _KINDS.LatestReminder, _KINDS.Dsml,
+)  # fmt: skip
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -53,6 +63,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
     params: SamplingParams
     notices: tuple[str, ...]
     request: Any  # deepseek_recipe.ConversationRequest
+    parallel_tool_calls: bool = True  # false: a call ends the answer
 
 
 class Codec:
@@ -64,6 +75,8 @@ class Codec:
         self._grammar = grammar
         self._encoding = recipe.DeepseekV41Encoding().with_tokenizer(recipe.Tokenizer.from_file(str(tokenizer.path)))
         self._options = recipe.ConversionOptions(default_thinking_mode=False)
+        self._has_all_markers = all(tokenizer.token_id(each.default_str()) is not None for each in _MARKERS)
+        self._tokens = MarkedTokens(tokenizer, self._eos_token_ids)
 
     def encode(
         self,
@@ -71,7 +84,9 @@ class Codec:
         params: SamplingParams,
         *,
         asked: Collection[str] = (),
+        told: Collection[str] = ("temperature", "top_p"),
         thinking: bool = False,
+        reasoning_effort: str | None = None,
         tools: Sequence[dict[str, Any]] | None = None,
         tool_choice: Any = None,
         response_format: dict[str, Any] | None = None,
@@ -79,7 +94,8 @@ class Codec:
         """Prompt ids (BOS included) of a conversation in Chat Completions form; a str is one user message.
 
         A conversation that ends in an assistant message is continued there. `asked` names the fields of `params` that somebody
-        chose: those the format leaves alone, any other it may override. Raises ChatError.
+        chose: those the format leaves alone, any other it may override; notices are of those `told`. `reasoning_effort`
+        counts when thinking. Raises ChatError.
         """
         check_options(thinking=thinking, tools=tools, tool_choice=tool_choice, response_format=response_format)
         body: dict[str, Any] = {
@@ -90,15 +106,17 @@ class Codec:
             "top_p": params.top_p,
         }
         optional = {
-            "tools": list(tools) if isinstance(tools, tuple) else tools or None,
+            "tools": _renderable(tools, response_format) or None,
             "tool_choice": tool_choice,
             "response_format": response_format,
+            "reasoning_effort": reasoning_effort if thinking else None,
         }
         body |= {name: value for name, value in optional.items() if value is not None}
         request = _converted(body, self._options)
-        rendered = self._encoding.render_conversation(request.conversation)
-        self._check_special_tokens({rendered.prompt[start:end] for start, end in rendered.special_ranges})
-        params, notices = _overridden(params, request.inference_options, thinking, asked)
+        if not self._has_all_markers:  # else nothing can be missing, and the prompt need not be rendered twice
+            rendered = self._encoding.render_conversation(request.conversation)
+            self._check_special_tokens({rendered.prompt[start:end] for start, end in rendered.special_ranges})
+        params, notices = _overridden(params, request.inference_options, thinking, asked, told)
         params, more = under_grammar(
             params,
             request,
@@ -145,6 +163,10 @@ class Codec:
         """For one answer that is read while it grows."""
         return ChatReader(prompt, self._tokenizer, self._eos_token_ids)
 
+    def answer_reader(self, prompt: ChatPrompt, generator: Any) -> AnswerReader:
+        """For one answer of any dialect, whose `chunk_generator` for `prompt.request` is used up by it."""
+        return AnswerReader(prompt, generator, self._tokens)
+
     def _raw_text(self, params: SamplingParams, token_ids: Sequence[int]) -> str:
         """The answer's text with markers such as </think> kept, end-of-sequence tokens dropped."""
         stream = raw_stream(self._tokenizer, params)
@@ -160,6 +182,19 @@ class Codec:
             )
 
 
+def _renderable(tools: Sequence[dict[str, Any]] | None, response_format: dict[str, Any] | None) -> list[Any]:
+    """The library refuses strict tools beside a response format, which one grammar enforces; so it hears of no strict."""
+    listed = list(tools or ())
+    if response_format is None or response_format.get("type") == "text":
+        return listed
+    return [
+        one | {"function": {name: value for name, value in one["function"].items() if name != "strict"}}
+        if isinstance(one, dict) and isinstance(one.get("function"), dict)
+        else one
+        for one in listed
+    ]
+
+
 def _converted(body: dict[str, Any], options: recipe.ConversionOptions) -> recipe.ConversationRequest:
     try:
         return recipe.ChatCompletionRequest(body).convert(options)
@@ -167,26 +202,26 @@ def _converted(body: dict[str, Any], options: recipe.ConversionOptions) -> recip
         raise ChatError(json.loads(error.body)["error"]["message"]) from error
     except UnicodeEncodeError as error:
         raise ChatError("the conversation holds half a surrogate pair, which is no text: mend its decoding") from error
-    except (ValueError, TypeError, RecursionError) as error:  # what is no JSON, or nested too deeply
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # no JSON, numbers beyond it, too deep
         raise ChatError(str(error)) from error
 
 
 def _overridden(
-    params: SamplingParams, options: recipe.InferenceOptions, thinking: bool, chosen: Collection[str]
+    params: SamplingParams, options: Any, thinking: bool, chosen: Collection[str], told: Collection[str]
 ) -> tuple[SamplingParams, tuple[str, ...]]:
     """The format's temperature and top_p where nobody chose other ones (the library rounds to float32)."""
     changes, notices = {}, []
+    mode = "thinking" if thinking else "non-thinking"
     for name in ("temperature", "top_p"):
-        asked, given = getattr(params, name), getattr(options, name)
-        if abs(asked - given) > 1e-6:
-            mode = "thinking" if thinking else "non-thinking"
-            if name in chosen:
-                notices.append(
-                    f"{name}={asked:g} stays as asked; V4.1's chat format recommends {given:g} in {mode} mode"
-                )
-                continue
-            changes[name] = round(given, 6)
-            notices.append(f"{name}={asked:g} becomes {changes[name]:g}: V4.1's chat format fixes it in {mode} mode")
+        asked, given = getattr(params, name), round(getattr(options, name), 6)
+        if abs(asked - given) <= 1e-6:
+            continue
+        if name in chosen:
+            why = f"stays as asked; V4.1's chat format recommends {given:g} in {mode} mode"
+        else:
+            changes[name], why = given, f"becomes {given:g}: V4.1's chat format uses that in {mode} mode"
+        if name in told:
+            notices.append(f"{name}={asked:g} {why}")
     return msgspec.structs.replace(params, **changes), tuple(notices)
 
 

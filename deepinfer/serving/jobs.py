@@ -44,30 +44,39 @@ class Desk:
         grammar: str = "none",
     ) -> None:
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
-        self._max_model_len = max_model_len
-        self._bos_token_id = bos_token_id
+        self.vocab_size = vocab_size
+        self.max_model_len = max_model_len
+        self.bos_token_id = bos_token_id
         self._eos_token_ids = tuple(eos_token_ids)
         self._grammar = grammar  # who enforces the form of answers
         self._codec: Codec | None = None
 
+    @property
+    def tokenizer(self) -> BpeTokenizer | None:
+        return self._tokenizer
+
+    def prepare(self) -> None:
+        """Read what the first chat would have to wait for: seconds, where the vocabulary is large."""
+        if self._tokenizer is not None and self._codec is None:
+            self._codec = Codec(self._tokenizer, self._eos_token_ids, grammar=self._grammar)
+
     def text(self, prompt: Prompt, params: SamplingParams, *, cache_salt: str = "") -> Job:
         """A str becomes ids after BOS (spellings of special tokens become those), ids stay as they are."""
         try:
-            return self._checked(Job(params=params, prompt_ids=self._ids_of(prompt), cache_salt=cache_salt))
+            return self.checked(Job(params=params, prompt_ids=self._ids_of(prompt), cache_salt=cache_salt))
         except ValueError as error:
-            return Job(params=params, error="; ".join([str(error), *find_problems(params, self._vocab_size)]))
+            return Job(params=params, error="; ".join([str(error), *find_problems(params, self.vocab_size)]))
 
     def chat(self, messages: Any, params: SamplingParams, *, cache_salt: str = "", **options: Any) -> Job:
         """A conversation, rendered; `options` are those of `Codec.encode`."""
-        problems = find_problems(params, self._vocab_size)
+        problems = find_problems(params, self.vocab_size)
         if problems:
             return Job(params=params, error="; ".join(problems))
         try:
             chat = self.codec.encode(messages, params, **options)
         except ChatError as error:
             return Job(params=params, error=str(error))
-        return self._checked(Job(prompt_ids=chat.prompt_ids, params=chat.params, chat=chat, cache_salt=cache_salt))
+        return self.checked(Job(prompt_ids=chat.prompt_ids, params=chat.params, chat=chat, cache_salt=cache_salt))
 
     def message(self, job: Job, token_ids: Sequence[int], finish_reason: str) -> ChatMessage:
         """The answer to a chat job, taken apart."""
@@ -79,8 +88,8 @@ class Desk:
         """The chat format over this model's tokenizer. Raises ChatError where the model has none."""
         if self._tokenizer is None:
             raise ChatError("this model has no tokenizer.json, so it cannot chat: give token ids instead")
-        if self._codec is None:
-            self._codec = Codec(self._tokenizer, self._eos_token_ids, grammar=self._grammar)
+        self.prepare()
+        assert self._codec is not None, "there is a tokenizer"
         return self._codec
 
     def reader(self, job: Job) -> ChatReader:
@@ -96,20 +105,31 @@ class Desk:
                 raise ValueError("this model has no tokenizer.json: give the prompt as a list of token ids")
             if is_broken(prompt):
                 raise ValueError("the prompt holds half a surrogate pair, which is no text: mend its decoding")
-            return [self._bos_token_id, *self._tokenizer.encode(prompt)]
+            return [self.bos_token_id, *self.ids_of_text(prompt)]
         if not is_ids(prompt):
             raise ValueError(f"a prompt is a str or a non-empty list of token ids; got {prompt!r:.80}")
         ids = [int(token_id) for token_id in prompt]
-        outside = sorted({token_id for token_id in ids if not 0 <= token_id < self._vocab_size})
+        outside = sorted({token_id for token_id in ids if not 0 <= token_id < self.vocab_size})
         if outside:
             raise ValueError(
                 f"the prompt holds the token id {', '.join(map(str, outside[:5]))}: "
-                f"the vocabulary has ids 0 to {self._vocab_size - 1}"
+                f"the vocabulary has ids 0 to {self.vocab_size - 1}"
             )
         return ids
 
-    def _checked(self, job: Job) -> Job:
-        problems = find_problems(job.params, self._vocab_size, self._max_model_len, len(job.prompt_ids))
+    def ids_of_text(self, text: str) -> list[int]:
+        """Ids of a text, nothing added. Raises ValueError for one that is too long, before it is taken apart."""
+        assert self._tokenizer is not None, "only models with a tokenizer take texts"
+        least = self._tokenizer.fewest_tokens(text)
+        if least > self.max_model_len:
+            raise ValueError(
+                f"the prompt has at least {least:,} tokens, and max_model_len is {self.max_model_len:,}: shorten it"
+            )
+        return self._tokenizer.encode(text)
+
+    def checked(self, job: Job) -> Job:
+        """The job, with `error` set to all that is wrong with its parameters and its length."""
+        problems = find_problems(job.params, self.vocab_size, self.max_model_len, len(job.prompt_ids))
         if not problems and self._tokenizer is None and (job.params.stop or job.params.bad_words):
             problems.append("stop and bad_words are texts, and this model has no tokenizer.json: use stop_token_ids")
         job.error = "; ".join(problems) or None

@@ -18,7 +18,10 @@ from deepinfer.config.workloads import SteadyWorkload
 from deepinfer.plan.cost.types import Figure
 
 SMALL = ("workload.prompt_tokens=9", "workload.output_tokens=4", "workload.cached_share=0", "task.num_requests=3")
-NO_SLICE: Any = {"slice": "none"} | {f"slice_{key}": () for key in ("sequences", "contexts", "prompts", "routing")}
+NO_SERVER: Any = {"target": "engine", "base_url": None, "api_key_file": None, "arrivals": "poisson", "turns": 1}
+NO_SLICE: Any = (
+    NO_SERVER | {"slice": "none"} | {f"slice_{key}": () for key in ("sequences", "contexts", "prompts", "routing")}
+)
 USUAL = (
     "date backend model_id num_prompts request_rate max_concurrency duration completed total_input_tokens "
     "total_output_tokens request_throughput output_throughput total_token_throughput"

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -269,19 +270,19 @@ def test_a_run_that_was_killed_goes_on_to_the_same_file(tmp_path: Path, blow: si
         script = SLOW_RUN.format(tests=str(TESTS), folder=str(tmp_path), pause_s=pause_s)
         return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
 
-    process = start(0.01)
+    process = start(0.03)  # seconds a step: time enough to look at it in its midst
     out = tmp_path / "out"
     while process.poll() is None and not (out.exists() and out.read_bytes().count(b"\n") >= 10):
-        pass
+        time.sleep(0.005)
     os.kill(process.pid, blow)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     cut = out.read_bytes()
     num_done = cut.count(b"\n")
     assert 10 <= num_done < 60
     if blow is signal.SIGINT:
         assert process.returncode == 130 and "goes on from" in err and "Traceback" not in err
     process = start(0)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 0 and f"{num_done} of 60" in err
     found = records(out.read_text())
     assert out.read_bytes().startswith(cut[: cut.rindex(b"\n") + 1]) and [item["line"] for item in found] == list(

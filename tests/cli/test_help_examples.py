@@ -8,6 +8,7 @@ import pytest
 from deepinfer.cli.help import render_help
 from deepinfer.cli.main import main
 from deepinfer.config.argv import WORDS_OF_VERB
+from deepinfer.config.serving import Serving
 
 RUNS = ("plan", "launch")  # the other verbs run an engine or look at the machine; their own tests do
 
@@ -35,6 +36,16 @@ def test_examples_work(
         assert code == (1 if "diff=" in line else 0), (command, captured.err)  # as diff(1): 1 where plans differ
         if file:
             (tmp_path / file).write_text(captured.out)
+
+
+def test_the_help_of_serve_lists_its_settings() -> None:
+    """Every key with its default and what it is for; the names alone would have to be looked up."""
+    told = [line.split("   ") for line in render_help("serve").splitlines() if line.startswith("  serving.")]
+    assert [line[0].strip().partition("=")[0] for line in told] == [
+        f"serving.{name}" for name in Serving.__struct_fields__ if name not in ("kind", "implementation")
+    ]
+    assert ["  serving.port=8000", "0 takes a free one"] in told
+    assert all(len(line) == 2 for line in told)
 
 
 @pytest.mark.parametrize("verb", WORDS_OF_VERB)

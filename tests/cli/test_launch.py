@@ -43,8 +43,19 @@ def test_without_out_nothing_is_written(
     told = capsys.readouterr()
     assert "would    write 11 files" in told.out and "… and 2 more" in told.out
     assert "type     the same command with out=DIR" in told.out
-    assert "no code for task.run=serve, parallel: 64 ranks" in told.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_that_serves_says_where_and_with_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = [word for word in TINY if not word.startswith("task.run")]
+    assert main(["launch", *tiny, "task.run=serve", "serving.port=9000", f"out={tmp_path / 'out'}"]) == 0
+    plan = Plan.from_json((tmp_path / "out" / "plan.json").read_bytes())
+    assert plan.task == "serve" and plan.serving is not None and plan.serving.port == 9000
+    assert "at 127.0.0.1 port 9000" in (tmp_path / "out" / "README.md").read_text()
+    assert plan.asked_sampling == ()
+    capsys.readouterr()
+    assert main(["launch", *tiny, "task.run=serve", "serving.host=0.0.0.0", f"out={tmp_path / 'open'}"]) == 2
+    assert "serving.allow_open=true" in capsys.readouterr().err
 
 
 def test_its_own_files_are_replaced_and_what_is_no_longer_needed_goes(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from deepinfer.cli import rank
 from deepinfer.cli.generate import DEMO
 from deepinfer.cli.main import main
 from deepinfer.config.probes import Device
+from deepinfer.config.runnable import many_ranks
+from deepinfer.engine import unbuilt
 
 SHORT = ("model=v41_tiny", "task.run=generate", "sampling.max_tokens=12")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -132,11 +134,17 @@ def test_another_number_of_ranks_a_node(start: Any) -> None:
     assert "LOCAL_RANK is 0, and rank 4 is number 4 of its node in the plan; all-0 has 8 ranks a node" in err
 
 
+def refuse_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on hardware of which a run takes one rank."""
+    monkeypatch.setattr(unbuilt, "many_ranks", lambda count, kinds, fix: many_ranks(count, ["ascend"], fix))
+
+
 def test_devices_are_looked_for_on_this_node_only(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, err = start("cluster", RANK=8, WORLD_SIZE=16, LOCAL_RANK=0)
     assert code == 4
     assert "node 1 of the plan needs 8 × NVIDIA H200" in err and "no accelerator" in err
     assert start("cluster", RANK=9, WORLD_SIZE=16, LOCAL_RANK=1) == (4, "", "")
+    refuse_ranks(monkeypatch)
     gpu = Device(vendor="nvidia", name="NVIDIA H200", memory_bytes=150 * 10**9, compute_capability="9.0")
     monkeypatch.setattr(rank, "missing", lambda plan, facts: None if plan.layout.roles[0].num_ranks == 8 else gpu.name)
     code, _, err = start("cluster", RANK=8, WORLD_SIZE=16, LOCAL_RANK=0)
@@ -145,9 +153,10 @@ def test_devices_are_looked_for_on_this_node_only(start: Any, monkeypatch: pytes
 
 def test_ranks_on_devices_are_refused_by_name(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank, "missing", lambda plan, facts: None)
+    refuse_ranks(monkeypatch)
     code, out, err = start("cluster", RANK=0, WORLD_SIZE=16, LOCAL_RANK=0)
     assert (code, out) == (1, "")
-    assert "parallel: 16 ranks" in err and "this version runs several ranks on CPUs only" in err
+    assert "parallel: 16 ranks" in err and "several ranks on CPUs and NVIDIA GPUs only" in err
     code, out, err = start("cluster", RANK=1, WORLD_SIZE=16, LOCAL_RANK=1)
     assert (code, out) == (1, "") and len(err.splitlines()) == 1 and "rank 1 of 16" in err
 

@@ -104,7 +104,7 @@ def test_layout_of_the_file_is_nobodys_edit(plan_file: Path, tmp_path: Path) -> 
         (["layout"], {}, 3, "it holds no plan"),
         (["model", "weights_digest"], "0" * 16, 3, "rank digest"),
         (["task"], "tune", 3, "ranks do serve or generate"),
-        (["task"], "serve", 1, "task.run=serve"),
+        (["task"], "serve", 3, "serving settings"),
     ],
 )
 def test_a_plan_that_contradicts_itself(

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "deepinfer").rglob("*.py")) + sorted((ROOT / "kernels").rglob("*.py"))
 OUTERMOST = {  # the loops that may catch everything, and libraries that raise nothing narrower
     "deepinfer/cli/main.py",
-    "deepinfer/serving/app.py",
+    "deepinfer/serving/engine_thread.py",
     "deepinfer/engine/executor_thread.py",
     "deepinfer/engine/world/rank_main.py",
     "deepinfer/sampling/grammar/lark.py",

@@ -12,6 +12,7 @@ import torch
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CHECKS = {
     "gpu_expert_dispatch": ["--tokens", "1", "--rounds", "1"],
+    "gpu_context_prefill": ["--tokens", "40", "--chunk", "32", "--rounds", "1"],
     "gpu_two_ranks": ["--sequences", "2", "--context", "20", "--steps", "1", "--rounds", "1"],
 }
 

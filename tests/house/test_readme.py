@@ -26,6 +26,15 @@ def test_readme_fits_on_a_screen_and_shows_something() -> None:
     assert len(README.splitlines()) <= 120
 
 
+def check_server(words: list[str], folder: Path) -> None:
+    """It does not end by itself: it is told to once it is ready."""
+    with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True, cwd=folder) as server:
+        for line in server.stderr:
+            if line.startswith("deepinfer: ready"):
+                server.terminate()
+    assert server.returncode == 0
+
+
 @pytest.mark.parametrize("command", OURS)
 def test_command(command: str, tmp_path: Path) -> None:
     words = shlex.split(command)
@@ -33,6 +42,8 @@ def test_command(command: str, tmp_path: Path) -> None:
         launch, words = [str(ROOT / words[1])], words[2:]
     else:
         launch, words = ["-m", "deepinfer"], words[words.index("deepinfer") + 1 :]
+    if words[:1] == ["serve"]:
+        return check_server([*launch, *words, "serving.port=0"], tmp_path)
     done = subprocess.run([sys.executable, *launch, *words], capture_output=True, text=True, cwd=tmp_path, check=False)
     wants_device = bool(DEVICES & set(words)) and "plan" not in words
     assert done.returncode in ((0, 4) if wants_device else (0,)), done.stderr

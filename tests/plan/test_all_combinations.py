@@ -57,7 +57,7 @@ def frozen_counts() -> dict[tuple[str, str, str], tuple[int, int]]:
     return {(scene, first, second): (int(plans), int(refusals)) for scene, first, second, plans, refusals in rows}
 
 
-@pytest.mark.sample(30)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(("scene", "first", "second"), LINES, ids=["-".join(line) for line in LINES])
 def test_two_groups(plan_of: PlanOf, full: bool, scene: str, first: str, second: str) -> None:
     plans, refusals = tried(plan_of, scene, first, second)
@@ -92,7 +92,7 @@ def is_planned(plan_of: PlanOf, scene: str, typed: list[str], pair: dict[str, st
     return True
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("cluster", [name for name in options("cluster") if name != "none"])
 def test_a_cluster_and_every_option_of_a_group(plan_of: PlanOf, cluster: str, group: str) -> None:
@@ -131,7 +131,7 @@ def test_the_frozen_counts_are_of_all_groups() -> None:
     assert plans > 2 * refusals > 0
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("number", range(120))
 def test_pairs_are_composed_as_hydra_does(spec_of: Callable[..., Spec], number: int) -> None:
     """These tests merge option files by themselves; Hydra's outcome is the same."""

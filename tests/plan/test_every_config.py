@@ -38,7 +38,7 @@ def test_all_option_files_were_found() -> None:
     assert not list(CONF.glob("*/*/*.yaml"))
 
 
-@pytest.mark.sample(32)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=[f"{group}={option}" for group, option in OPTIONS])
 def test_option(plan_of: PlanOf, spec_of: Callable[..., Spec], group: str, option: str) -> None:
     base = () if group in ("model", "cluster") else ("model=v41_tiny",)

@@ -42,7 +42,6 @@ def test_weights_stay_packed_and_padded_rows_have_a_state(plan_of: PlanOf) -> No
     [
         ("kernels.ops.swiglu=reference", "kernels.ops.swiglu=reference", "kernels=triton kernels.ops={}"),
         ("model.numerics=none", "model.numerics=none", "model.numerics=full"),
-        ("parallel.engram=host", "parallel.engram=host", "parallel.engram=replicated"),
     ],
 )
 def test_what_fused_operations_cannot_do_is_planned_and_refused_by_name(

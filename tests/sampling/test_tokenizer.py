@@ -39,3 +39,27 @@ def test_what_is_no_byte_level_tokenizer_is_refused_by_path(tmp_path: Path, cont
         path.write_text(content)
     with pytest.raises(ValueError, match=str(path)):
         BpeTokenizer(path)
+
+
+@given(st.text(max_size=40))
+def test_encode_is_the_librarys(tokenizer: BpeTokenizer, text: str) -> None:
+    theirs = tokenizers.Tokenizer.from_file(str(tokenizer.path))
+    text = text.encode("utf-8", "ignore").decode()
+    for each in (text, f"<think>{text}<｜begin▁of▁sentence｜>"):
+        assert tokenizer.encode(each) == theirs.encode(each, add_special_tokens=False).ids
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: BpeTokenizer) -> None:
+    class Encoding:
+        ids = [7]
+
+    class Library:
+        """`encode` of the real one holds the GIL, `encode_batch` does not."""
+
+        def encode_batch(self, texts: list[str], *, add_special_tokens: bool) -> list[Encoding]:
+            assert texts == ["a"] and not add_special_tokens
+            return [Encoding()]
+
+    one = object.__new__(BpeTokenizer)
+    one._tokenizer = Library()
+    assert one.encode("a") == [7]

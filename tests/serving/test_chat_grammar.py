@@ -70,11 +70,26 @@ def test_what_of_a_tool_is_left_free_is_said(enforcing: Codec) -> None:
     assert "weather" in notice and "propertyNames" in notice
 
 
-def test_two_forms_at_once_are_refused_and_beside_tools_it_is_said(enforcing: Codec) -> None:
+def test_two_forms_at_once_are_refused(enforcing: Codec) -> None:
     with pytest.raises(ChatError, match="give one of them"):
         enforcing.encode(USER, SamplingParams(grammar=Regex("a")), response_format={"type": "json_object"})
-    beside = enforcing.encode(USER, SamplingParams(), tools=[tool()], response_format={"type": "json_object"})
-    assert beside.params.grammar is None and "beside tools" in beside.notices[0]
+    with pytest.raises(ChatError, match="give one of them"):
+        enforcing.encode(USER, SamplingParams(grammar=Regex("a")), tools=[tool()], tool_choice="required")
+    (notice,) = enforcing.encode(USER, SamplingParams(grammar=Regex("a")), tools=[tool()]).notices
+    assert "the tools cannot be called" in notice
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_beside_tools_an_answer_is_a_call_or_has_the_form(enforcing: Codec, chat_tokenizer, strict: bool) -> None:
+    one = STRICT if strict else tool()
+    both = enforcing.encode(USER, SamplingParams(), thinking=True, tools=[one], response_format={"type": "json_object"})
+    grammar = both.params.grammar
+    assert isinstance(grammar, ToolCalls) and grammar.otherwise == JsonObject() and not grammar.trigger_token_ids
+    assert grammar.starts_after == chat_tokenizer.token_id("</think>") and both.notices[1:] == ()
+    forced = enforcing.encode(
+        USER, SamplingParams(), tools=[one], tool_choice="required", response_format={"type": "json_object"}
+    )
+    assert forced.params.grammar.opened and forced.params.grammar.otherwise is None
 
 
 def test_without_a_grammar_what_is_not_enforced_is_said(chat_tokenizer: BpeTokenizer) -> None:
@@ -85,6 +100,10 @@ def test_without_a_grammar_what_is_not_enforced_is_said(chat_tokenizer: BpeToken
         (notice,) = codec.encode(USER, SamplingParams(), tools=[tool()], tool_choice="required").notices
         assert "tool_choice is not enforced" in notice and "type grammar=llguidance" in notice
     assert fast.encode(USER, SamplingParams(), response_format={"type": "json_object"}).params.grammar == JsonObject()
+    (notice,) = fast.encode(USER, SamplingParams(), response_format={"type": "json_object"}, tools=[tool()]).notices
+    assert "not enforced beside tools" in notice
+    (notice,) = free.encode(USER, SamplingParams(), tools=[STRICT]).notices
+    assert "strict is not enforced for weather" in notice
 
 
 @pytest.mark.parametrize(
@@ -94,7 +113,6 @@ def test_without_a_grammar_what_is_not_enforced_is_said(chat_tokenizer: BpeToken
         ({"response_format": {"type": [1]}}, "there are"),
         ({"response_format": {"type": "regex", "pattern": "a"}}, '{"type": "regex", "regex": "yes|no"}'),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "has no schema"),
-        ({"response_format": {"type": "json_object"}, "tools": [STRICT]}, "does not go with strict tools"),
         ({"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "gone"}}}, "there are weather"),
         ({"tools": [tool()], "tool_choice": "foo"}, "there are 'none', 'auto', 'required'"),
         ({"tools": [tool()], "tool_choice": "required", "thinking": True}, "thinking=false"),

@@ -108,7 +108,16 @@ def test_a_tokenizer_without_the_chat_tokens_is_refused_by_name(tokenizer_withou
     ("messages", "hint"),
     [
         ([], "list of messages"),
-        ([{"role": "developer", "content": "x"}], "developer"),
+        ([{"role": "boss", "content": "x"}], "boss"),
+        ([*USER, {"role": "assistant", "content": None}, *USER], "message 1 has no content"),
+        ([{"role": "user", "content": 5}], "a number as content"),
+        ([{"role": "tool", "content": "x", "tool_call_id": "c"}], "message 0 is the result of 'c'"),
+        (
+            [*USER, {"role": "assistant", "tool_calls": [{"id": {}}]}],
+            "message 1 has tool_calls that are no list of calls",
+        ),
+        ([{"role": "tool", "content": "x", "tool_call_id": {}}], "message 0 is a tool's result without tool_call_id"),
+        ([*USER, {"role": "assistant", "tool_calls": [{"id": "c"}]}, *USER], "message 1 calls a tool with the id 'c'"),
         (["hi"], "message 0"),
         ([{"role": "user"}], "content"),
         ([{"role": "tool", "content": "x"}], "tool_call_id"),

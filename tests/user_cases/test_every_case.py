@@ -1,7 +1,4 @@
-"""Each case has its test, named after it, or waits for what it is about, and both are counted.
-
-Of the codec's cases (X) only those are listed here that have a test; the others belong to the server and its dialects.
-"""
+"""Each case has its test, named after it, or waits for what it is about, and both are counted."""
 
 import re
 from pathlib import Path
@@ -9,9 +6,8 @@ from pathlib import Path
 from msgspec import Struct
 
 HERE = Path(__file__).parent
-NUMBERED = {"c": 22, "p": 11, "s": 9, "k": 13, "d": 12, "m": 13, "g": 8, "n": 5, "f": 18}  # letter → cases
-CODEC = {"x17", "x18", "x19", "x20"}
-CASES = {f"{letter}{number:02}" for letter, last in NUMBERED.items() for number in range(1, last + 1)} | CODEC
+NUMBERED = {"c": 22, "p": 11, "s": 9, "k": 13, "d": 12, "m": 13, "g": 8, "n": 5, "x": 24, "f": 18}  # letter → cases
+CASES = {f"{letter}{number:02}" for letter, last in NUMBERED.items() for number in range(1, last + 1)}
 FILES = sorted(file.name for file in HERE.glob("test_*.py") if file.name != Path(__file__).name)
 ELSEWHERE = {  # case → the tests that have it
     "c08": ("cli/test_sweep.py", "test_a_failure_is_told_before_the_next_run_starts"),
@@ -37,6 +33,27 @@ ELSEWHERE = {  # case → the tests that have it
         "sampling/test_collector.py",
         "test_x20_only_what_may_still_become_a_stop_is_held_back_and_the_end_gives_it",
     ),
+    "m02": ("serving/http/test_chat_refusals.py", "test_m01_m02_what_is_no_number_is_refused_in_clean_json"),
+    "x01": ("serving/test_reading.py", "test_x01_x11_x23_every_split_gives_the_whole_answer"),
+    "x02": ("serving/test_reading.py", "test_x02_x20_nothing_that_was_held_back_is_lost_at_the_end"),
+    "x03": ("serving/test_reading.py", "test_x03_the_flag_of_a_value_counts"),
+    "x04": ("serving/test_reading.py", "test_x04_a_field_named_arguments_stays_and_a_wrapper_goes"),
+    "x05": ("serving/test_reading.py", "test_x02_x05_x07_x18_x19_what_a_client_has_in_the_end"),
+    "x06": ("serving/test_reading.py", "test_x06_x24_what_is_malformed_is_text_and_no_call"),
+    "x07": ("serving/test_reading.py", "test_x07_an_end_that_comes_alone_does_not_hide_the_calls"),
+    "x08": ("serving/test_reading.py", "test_x08_the_first_news_of_a_call_has_its_id_and_name"),
+    "x09": ("serving/test_messages_events.py", "test_thinking_text_and_three_calls_are_five_blocks"),
+    "x10": ("serving/test_messages_events.py", "test_cached_tokens_are_counted_once"),
+    "x11": ("serving/test_responses_events.py", "test_events_come_in_order_and_add_up_to_the_response"),
+    "x12": ("serving/test_responses_events.py", "test_events_come_in_order_and_add_up_to_the_response"),
+    "x13": ("serving/test_chat_job.py", "test_x13_a_forced_call_turns_the_default_off_and_says_so"),
+    "x14": ("serving/test_chat_job.py", "test_x14_thoughts_that_are_missing_are_empty"),
+    "x15": ("serving/http/test_chat_sdk.py", "test_x15_an_answer_that_was_begun_is_continued"),
+    "x16": ("serving/test_chat_job.py", "test_x16_calls_of_one_turn_are_one_turn_and_others_are_not"),
+    "x21": ("serving/test_chat_job.py", "test_x21_a_prompt_that_does_not_fit_is_refused_with_the_numbers"),
+    "x22": ("serving/test_chat_job.py", "test_x22_max_tokens_is_the_clients_within_the_room_left"),
+    "x23": ("serving/http/test_chat_sdk.py", "test_x23_a_stream_adds_up_to_the_whole"),
+    "x24": ("serving/test_reading.py", "test_x06_x24_what_is_malformed_is_text_and_no_call"),
 }
 ALSO = {  # parts of cases that are tested outside of this folder besides
     "d02": ("engine/test_any_drafts.py", "test_d02_every_verify_length_gives_the_same_text"),
@@ -50,6 +67,9 @@ ALSO = {  # parts of cases that are tested outside of this folder besides
     "k02": ("engine/test_prefix_models.py", "test_a_conversation_with_speculation_is_the_one_without_a_cache"),
     "p04": ("parallel/test_rebalance.py", "test_a_rebalance_in_mid_traffic_changes_nothing"),
     "p05": ("parallel/test_placement.py", "test_every_slot_holds_the_expert_that_sends_rows_there"),
+    "g02": ("serving/http/test_chat_refusals.py", "test_g02_g03_g07_bad_grammars_are_refused_and_the_server_lives"),
+    "g07": ("serving/http/test_chat_refusals.py", "test_g02_g03_g07_bad_grammars_are_refused_and_the_server_lives"),
+    "m13": ("serving/http/test_chat_sdk.py", "test_m13_answers_of_one_request_come_from_its_seed"),
     "m10": ("engine/test_reproducible.py", "test_any_mix_of_exact_features_gives_the_bits_of_lone_runs"),
 }
 
@@ -65,9 +85,8 @@ ROUTER = Waits("a router", "test_a_router_is_refused_by_name")
 TIERS = Waits("cache tiers: blocks on the host, on disk or in a store", "test_cache_tiers_are_refused_by_name")
 TRANSFER = Waits(
     "prefill and decode apart (deploy=disaggregated): blocks that travel between them",
-    "test_what_needs_a_server_or_two_roles_is_not_run",
+    "test_what_needs_two_roles_is_not_run",
 )
-SERVER = Waits("a server (task=serve)", "test_what_needs_a_server_or_two_roles_is_not_run")
 WAITING = {
     "p08": ROUTER,
     "p09": ROUTER,
@@ -77,17 +96,14 @@ WAITING = {
     "k08": TRANSFER,
     "k09": TRANSFER,
     "k10": TRANSFER,
-    "k11": SERVER,
+    "k11": TRANSFER,
     "k12": TRANSFER,
     "k13": TIERS,
-    "m02": SERVER,  # the body of an error, over HTTP; in this process an error is an exception or a text
     "n05": Waits("a second backend of the experts on a device", "test_a_second_backend_of_a_device_is_planned_only"),
 }
 WAITING_PARTS = {  # cases with a test of what there is → what else they are about
     "n02": "kernels that are built for a chip, which say at start for which",
     "n03": "kernels other than the reference, whose tests of invariance are in tests/ops",
-    "g02": "a server: a 400 before the request is scheduled",
-    "g07": "a server: the same refusal on all endpoints",
 }
 
 

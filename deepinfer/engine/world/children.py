@@ -35,7 +35,7 @@ class ChildOrders(msgspec.Struct, frozen=True, kw_only=True):
     number: int  # of the rank in its world
     rank: int  # in the plan
     address: str
-    store_port: int
+    store_port: int  # 0: the rank is alone, and meets nobody
     line_port: int
     secret: bytes
 

@@ -60,6 +60,7 @@ class Fleet:
         self._next_id = self._refused = 0
         self._maker_pid = os.getpid()
         self._closed, self.lost = False, ""  # `lost`: why nothing can be run any more
+        self.cause = ""  # of it, without advice
         self.world = start()
         self._notices, self._noticed = list(self.world.notices), set(self.world.notices)
 
@@ -110,6 +111,10 @@ class Fleet:
         self.newly_admitted, self._admitted = self._admitted, []
         events, self._pending = self._pending, []
         return events
+
+    def nudge(self) -> None:
+        """End the wait of a `step` in another thread."""
+        self.world.nudge()
 
     def stats(self) -> EngineStats:
         """The sums of all leaders, the last ones where they are lost or closed. Raises WorldLost where there are none."""
@@ -214,6 +219,7 @@ class Fleet:
                 continue
             self._repeat()
             return
+        self.cause = str(lost)
         self.lost = f"this LLM is broken: {lost}; make a new one"
         ended = self._open.end_all()
         self._pending += [TokenEvent(i, [], finish_reason="error", error=str(lost)) for i in ended]

@@ -53,6 +53,7 @@ class RankLoop:
         self._theirs: dict[int, int] = {}  # request id of the engine → of the driver
         self._ours: dict[int, int] = {}
         self._wake, self._closing, self._asleep, self._pausing = 0, False, True, False
+        engine.on_admitted = self._tell_admitted
         if serve is not None:
             engine.grammars.wait_s = 0.0  # others would wait, too
 
@@ -147,7 +148,6 @@ class RankLoop:
 
     def _step(self) -> None:
         events = self._engine.step()
-        admitted = [self._theirs[i] for i in self._engine.newly_admitted if i in self._theirs]
         told = []
         for event in events:
             ours = event.request_id
@@ -156,21 +156,23 @@ class RankLoop:
                 told.append(event)
                 if event.finish_reason is not None:
                     self._forget(ours)
-        if told or admitted:
-            self._tell(told, admitted)
+        if told:
+            self._tell(told)
         if texts := self._engine.take_notices():
             self._line.send(Notice(texts=texts))
 
-    def _tell(self, events: list[TokenEvent], admitted: list[int]) -> None:
-        """An event that no message carries ends its request. `admitted` is told once, and first."""
+    def _tell_admitted(self, admitted: list[int]) -> None:
+        """Before their step, which may take long: so that the driver can tell how long they waited."""
+        self._line.send(Events(events=[], admitted=[self._theirs[i] for i in admitted if i in self._theirs]))
+
+    def _tell(self, events: list[TokenEvent]) -> None:
+        """An event that no message carries ends its request."""
         try:
-            self._line.send(Events(events=events, admitted=admitted))
+            self._line.send(Events(events=events, admitted=[]))
         except MessageTooLarge as error:
-            if admitted:
-                self._tell([], admitted)
-            if len(events) > 1 or admitted:
+            if len(events) > 1:
                 for event in events:
-                    self._tell([event], [])
+                    self._tell([event])
                 return
             (event,) = events
             if event.request_id in self._ours:

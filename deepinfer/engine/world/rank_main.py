@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,9 +15,11 @@ from deepinfer.config.errors import ExitCode, Refused
 from deepinfer.engine.build import build_follower, build_graph
 from deepinfer.engine.build_balancer import moves_experts, saved_placement
 from deepinfer.engine.build_seat import Seat, SharedCurve, memory_of
+from deepinfer.engine.build_spread import spreads_tables
 from deepinfer.engine.context_ranks import follow
 from deepinfer.engine.executor_thread import ThreadedExecutor
 from deepinfer.engine.world.messages import Beat, Close, Closed, Fault, Ready
+from deepinfer.engine.world.rank_device import use_device
 from deepinfer.engine.world.rank_line import DriverLost, RankLine
 from deepinfer.engine.world.rank_loop import RankLoop
 from deepinfer.parallel.groups import WorldShape, leave_groups, make_groups
@@ -29,6 +32,16 @@ if TYPE_CHECKING:
     from deepinfer.engine.build import EngineGraph
     from deepinfer.parallel.meeting import Met, Word
     from deepinfer.plan.types import Plan, RankPlan
+
+
+ALONE: dict[str, float | int | str] = {
+    "backend": "auto",
+    "join_timeout_s": 60.0,
+    "heartbeat_s": 2.0,
+    "silence_s": 10.0,
+    "on_rank_loss": "fail",
+    "max_restarts": 0,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +59,29 @@ class RankPlace:
 def shape_of(plan: Plan, role_name: str) -> WorldShape:
     """How the ranks of one replica of a role share the model."""
     role = plan.layout.role(role_name)
-    size = role.attention_dp * role.context
-    tables = size > 1 and role.engram == "sharded" and bool(plan.model.config.engram_layer_ids)
+    tables = spreads_tables(role) and bool(plan.model.config.engram_layer_ids)
     degrees = {"attention_dp": role.attention_dp, "context": role.context, "expert": role.expert}
     return WorldShape(**degrees, tables=tables, moves=moves_experts(plan))
 
 
 def settings_of(plan: Plan) -> dict[str, float | int | str]:
-    """The keys of executor=distributed."""
-    return plan.node("executor").settings
+    """The keys of executor=distributed; usual ones where one rank runs in a process of its own."""
+    return ALONE | plan.node("executor").settings
 
 
 def run_rank(place: RankPlace, line: RankLine) -> int:
     """Returns the exit code. What ends a rank early is told to the driver, and once on stderr where it is a fault of ours."""
+    return _told(partial(_work, place, line), line)
+
+
+def run_alone(plan: Plan, line: RankLine) -> int:
+    """As `run_rank`, for the only rank of a plan: nobody to meet."""
+    return _told(partial(_work_alone, plan, line), line)
+
+
+def _told(work: Callable[[], None], line: RankLine) -> int:
     try:
-        _work(place, line)
+        work()
         line.send(Closed())
         return ExitCode.OK
     except DriverLost:
@@ -99,6 +120,7 @@ def _work(place: RankPlace, line: RankLine) -> None:
     hear_verdict(place.store, float(settings["join_timeout_s"]))
     shape = shape_of(plan, place.rank.role)
     backend = str(settings["backend"])
+    use_device(plan.hardware.kind, place.rank)
     groups = make_groups(place.store, place.number, shape, kind=plan.hardware.kind, backend=backend)
     line.doing = lambda: "loading"
     seat = Seat(
@@ -115,6 +137,11 @@ def _work(place: RankPlace, line: RankLine) -> None:
     else:
         _follow(plan, seat, line)
     leave_groups()
+
+
+def _work_alone(plan: Plan, line: RankLine) -> None:
+    line.doing = lambda: "loading"
+    _lead(build_graph(plan, real_time=True), line)
 
 
 def _lead(graph: EngineGraph, line: RankLine) -> None:

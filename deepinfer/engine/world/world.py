@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deepinfer.config.errors import Problem
 from deepinfer.engine.world.children import Children
 from deepinfer.engine.world.lines import LineEnded, Lines
-from deepinfer.engine.world.messages import Close, Closed, Fault, Message, Ready, ToDriver
+from deepinfer.engine.world.messages import Beat, Close, Closed, Fault, Message, Ready, ToDriver
 
 SETTLE_S = 1.0  # after the first sign that something is wrong, for the others that say what
 CLOSING_S = 10.0  # for ranks to end by themselves
@@ -55,15 +55,27 @@ class World:
         self._wake = 0
         self._lost: WorldLost | None = None
 
-    def wait_ready(self) -> None:
-        """Until every rank has loaded its part. Raises WorldLost."""
+    def wait_ready(self, tell: Callable[[str], None] = lambda doing: None) -> None:
+        """Until every rank has loaded its part; `tell` hears what they are at. Raises WorldLost."""
         ready: set[int] = set()
         while len(ready) < self.lines.size:
+            tell(self._at_start(ready))
             rank, message = self.next(0.2) or (0, None)
             if isinstance(message, Ready):
                 ready.add(rank)
                 self.warm_up_s = max(self.warm_up_s, message.warm_up_s)
                 self.notices += [text for text in message.notices if text not in self.notices]
+
+    def _at_start(self, ready: set[int]) -> str:
+        """What the first rank that is not ready is at, and how many are."""
+        size = self.lines.size
+        late = next((rank for rank in range(size) if rank not in ready), 0)
+        doing = self.lines.ranks[late].doing if late in self.lines.ranks else "starting"
+        return doing if size == 1 else f"rank {late}: {doing}; {len(ready)} of {size} are ready"
+
+    def nudge(self) -> None:
+        """End whoever waits in `next`, from any thread."""
+        self.lines.news.put((0, Beat()))
 
     def next(self, wait_s: float) -> tuple[int, ToDriver] | None:
         """What a rank says next, None where nobody says anything within `wait_s`. Raises WorldLost, and again from then on."""

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import cast
 
+from msgspec import structs
+
 from deepinfer.config.clusters import Cluster, SiteCluster
 from deepinfer.config.errors import Refused
 from deepinfer.config.launchers import Launcher
 from deepinfer.plan.launch.checks import launch_problems
 from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
 from deepinfer.plan.launch.readme import README, readme
+from deepinfer.plan.launch.requests import request_warnings
 from deepinfer.plan.launch.worlds import worlds_of
 from deepinfer.plan.types import Plan
 
@@ -34,8 +37,10 @@ def render(plan: Plan, launcher: Launcher, cluster: Cluster, lacks: tuple[str, .
         raise Refused([*problems, *refused.problems]) from None
     if problems:
         raise Refused(problems)
+    warnings = (*request_warnings(plan, launcher, hosts), *rendered.warnings)
+    rendered = structs.replace(rendered, warnings=warnings)
     files = {PLAN_FILE: job.plan_text, README: readme(job, rendered), **rendered.files}
-    return Rendered(files=files, steps=rendered.steps, notes=rendered.notes, warnings=rendered.warnings)
+    return structs.replace(rendered, files=files)
 
 
 def _renderer(launcher: Launcher) -> Callable[[Job], Rendered]:

@@ -13,11 +13,14 @@ _SECRET = re.compile(r".*(TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|CREDENTIALS?)")  #
 _KEYS = {"API", "ACCESS", "PRIVATE", "SECRET", "SIGNING", "ENCRYPTION"}  # that a part KEY behind them is
 _PLACES = {"FILE", "PATH", "DIR", "FOLDER"}  # a name that ends so is of a file, which is no secret
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-TORCHRUN = ("PET_", "TORCHELASTIC_")  # its options as variables, and what it tells its ranks
+TORCHRUN = ("PET_", "TORCHELASTIC_", "TORCH_ELASTIC_")  # its options as variables, and what it tells its ranks
 # https://www.gnu.org/software/bash/manual/html_node/Bash-Variables.html
 BASH = ("UID", "EUID", "PPID", "SHELLOPTS", "GROUPS", "IFS", "ENV", "POSIXLY_CORRECT")
 SCRIPTS = {  # launcher → what its files call so: names, and beginnings of names
-    "local": ((*BASH, "folder", "started", "process", "code", "ranks", "rank", "tenths"), ("BASH", *TORCHRUN)),
+    "local": (
+        (*BASH, "folder", "started", "process", "code", "ranks", "rank", "tenths", "status"),
+        ("BASH", *TORCHRUN),
+    ),
     "torchrun": ((*BASH, "folder", "master_addr"), ("BASH", *TORCHRUN)),
     "slurm": ((*BASH, "plan", "hosts"), ("BASH", "SLURM_", "SBATCH_", "SRUN_")),
     "ray": ((), TORCHRUN),

@@ -5,6 +5,7 @@ import msgspec
 from deepinfer.config.launchers import Launcher
 from deepinfer.plan.digest import sealed
 from deepinfer.plan.frozen import Frozen
+from deepinfer.plan.launch.requests import BEFORE_S, grace_s
 from deepinfer.plan.launch.worlds import World
 from deepinfer.plan.types import HardwarePlan, Plan
 
@@ -13,6 +14,9 @@ PLAN_FILE = "plan.json"
 
 # How the libraries that join ranks are told a network interface: Gloo is always there, a vendor's on its chips.
 INTERFACE = {"cuda": "NCCL_SOCKET_IFNAME", "ascend": "HCCL_SOCKET_IFNAME"}
+
+# torchrun kills its ranks 30 s after SIGTERM, or as many as this variable says (its --shutdown-timeout)
+UNDER_TORCHRUN, SHUTDOWN = ("torchrun", "ray", "kubernetes"), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
 class Job(Frozen, frozen=True, kw_only=True):
@@ -40,7 +44,10 @@ class Job(Frozen, frozen=True, kw_only=True):
     def env(self, *worlds: World) -> dict[str, int | str]:
         """Variables of the ranks of some worlds; the launcher's own win over the site's."""
         names = ["GLOO_SOCKET_IFNAME", *(INTERFACE.get(self.chip(world).kind, "") for world in worlds)]
-        return {name: self.interface for name in names if name and self.interface} | self.launcher.env
+        env: dict[str, int | str] = {name: self.interface for name in names if name and self.interface}
+        if self.launcher.kind in UNDER_TORCHRUN and self.plan.serving:
+            env[SHUTDOWN] = grace_s(self.plan) - BEFORE_S
+        return env | self.launcher.env
 
     def port(self, world: World) -> int:
         """Where the ranks of a world meet; worlds differ, so that two on one machine do not."""

@@ -1,8 +1,8 @@
 """launcher=kubernetes: one LeaderWorkerSet for every role, and the plan as a ConfigMap, held together by kustomize.
 
 A replica is a group, a node of the plan is a pod, and inside a pod torchrun starts the ranks. Facts of LeaderWorkerSet (API
-leaderworkerset.x-k8s.io/v1, its labels and variables): https://lws.sigs.k8s.io/docs/reference/. Nothing here has a probe:
-no rank answers one yet; and no Service but the headless one that a LeaderWorkerSet makes itself.
+leaderworkerset.x-k8s.io/v1, its labels and variables): https://lws.sigs.k8s.io/docs/reference/. Where ranks serve, the leader
+of a group has probes, and a role a Service, beside the headless one that a LeaderWorkerSet makes itself.
 """
 
 import hashlib
@@ -13,7 +13,9 @@ from typing import Any
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.launchers import KubernetesLauncher
 from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
+from deepinfer.plan.launch.kubernetes_http import http_problems, service, with_http
 from deepinfer.plan.launch.manifests import as_yaml, pod_spec
+from deepinfer.plan.launch.requests import is_reachable
 from deepinfer.plan.launch.shell import about, marked
 from deepinfer.plan.launch.worlds import World
 
@@ -25,7 +27,10 @@ TOPOLOGY = {"cuda": "nvidia.com/gpu.clique"}  # set by NVIDIA's GPU feature disc
 
 
 def render(job: Job) -> Rendered:
-    """Files `role.yaml` and `kustomization.yaml`. Raises Refused for what a cluster would refuse later."""
+    """Files `role.yaml`, `role-service.yaml` where requests can come, and `kustomization.yaml`.
+
+    Raises Refused for what a cluster would refuse later.
+    """
     launcher = job.launcher
     assert isinstance(launcher, KubernetesLauncher), "chosen by its kind"
     problems = _problems(job, launcher)
@@ -36,6 +41,11 @@ def render(job: Job) -> Rendered:
         f"{role}.yaml": _role_file(job, launcher, list(worlds), config_map)
         for role, worlds in groupby(job.worlds, key=lambda world: world.role)
     }
+    if is_reachable(job.plan):
+        files |= {
+            f"{role}-service.yaml": _service_file(job, launcher, role)
+            for role in dict.fromkeys(world.role for world in job.worlds)
+        }
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -66,8 +76,23 @@ def _role_file(job: Job, launcher: KubernetesLauncher, worlds: list[World], conf
     return as_yaml(_worker_set(job, launcher, worlds, config_map), comment)
 
 
+def _service_file(job: Job, launcher: KubernetesLauncher, role: str) -> str:
+    about_it = (
+        f"Requests to the replicas of {role} that are ready; plan {job.plan.rank_digest}; written by `deepinfer launch`"
+    )
+    return as_yaml(service(job, launcher, role, _labels(launcher, role)), [*marked(job), about_it])
+
+
+def _labels(launcher: KubernetesLauncher, role: str) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "deepinfer",
+        "app.kubernetes.io/instance": launcher.name,
+        "app.kubernetes.io/component": role,
+    }
+
+
 def _problems(job: Job, launcher: KubernetesLauncher) -> list[Problem]:
-    problems = []
+    problems = http_problems(job)
     if not launcher.image and not {world.role for world in job.worlds} <= launcher.role_images.keys():
         why, fix = "there is no public image of deepinfer", "launcher.image=REGISTRY/NAME:TAG"
         problems.append(Problem(asked="launcher=kubernetes", found="no image is given", why=why, fix=fix))
@@ -96,18 +121,16 @@ def _problems(job: Job, launcher: KubernetesLauncher) -> list[Problem]:
 def _worker_set(job: Job, launcher: KubernetesLauncher, worlds: list[World], config_map: str) -> dict[str, Any]:
     """The LeaderWorkerSet of a role, whose replicas are `worlds`."""
     first = worlds[0]
-    labels = {
-        "app.kubernetes.io/name": "deepinfer",
-        "app.kubernetes.io/instance": launcher.name,
-        "app.kubernetes.io/component": first.role,
-    }
+    labels = _labels(launcher, first.role)
     topology = _topology(job, launcher, first)
     annotations = {"leaderworkerset.sigs.k8s.io/exclusive-topology": topology} if topology else {}
     annotations |= {"deepinfer/not-runnable": job.not_runnable} if job.lacks else {}
-    template = {
-        "metadata": {"labels": labels, "annotations": {"deepinfer/rank-digest": job.plan.rank_digest}},
-        "spec": pod_spec(job, launcher, first, config_map),
-    }
+    about_pod = {"labels": labels, "annotations": {"deepinfer/rank-digest": job.plan.rank_digest}}
+    plain = pod_spec(job, launcher, first, config_map)
+    leader = with_http(job, launcher, plain)
+    alike = first.num_nodes == 1 or leader == plain
+    templates = {} if alike else {"leaderTemplate": {"metadata": about_pod, "spec": leader}}
+    templates["workerTemplate"] = {"metadata": about_pod, "spec": leader if alike else plain}
     metadata: dict[str, Any] = {"name": f"{launcher.name}-{first.role}"}
     metadata |= {"namespace": launcher.namespace} if launcher.namespace else {}
     metadata |= {"labels": labels} | ({"annotations": annotations} if annotations else {})
@@ -121,7 +144,7 @@ def _worker_set(job: Job, launcher: KubernetesLauncher, worlds: list[World], con
             "leaderWorkerTemplate": {
                 "size": first.num_nodes,
                 "restartPolicy": "RecreateGroupOnPodRestart",
-                "workerTemplate": template,
+                **templates,
             },
         },
     }

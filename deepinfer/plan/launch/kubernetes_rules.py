@@ -23,6 +23,7 @@ _SHAPES = {  # key → what it must match, and how to say so
     "namespace": (_LABEL, "a-z, 0-9 and -, at most 63"),
     "model_claim": (_SUBDOMAIN, "a-z, 0-9, - and ., at most 253"),
     "env_secret": (_SUBDOMAIN, "a-z, 0-9, - and ., at most 253"),
+    "file_secret": (_SUBDOMAIN, "a-z, 0-9, - and ., at most 253"),
     "device": (rf"auto|{_DOMAIN}{_NAME}", "DOMAIN/NAME, as in vendor.example/device"),
     "topology_key": (rf"({_DOMAIN})?{_NAME}", "[DOMAIN/]NAME of a node label"),
     "image": (rf"{_REGISTRY}{_PART}(/{_PART})*{_TAG}", "[REGISTRY/]NAME[:TAG][@DIGEST], the name in small letters"),

@@ -10,6 +10,7 @@ import sys
 from deepinfer.config.errors import ExitCode, Problem, Refused
 from deepinfer.config.launchers import LocalLauncher
 from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
+from deepinfer.plan.launch.requests import grace_s
 from deepinfer.plan.launch.shell import command, exports, marked, rank_words, script
 from deepinfer.plan.launch.worlds import World
 
@@ -39,11 +40,11 @@ end() {{ # CODE: tell all ranks to end, kill those that do not, and leave
   }} 2>/dev/null
   exit "$1"
 }}
-world() {{ # ROLE REPLICA PORT RANKS RANKS_A_NODE: all ranks of a world; the first that ends badly ends it with its code
+{drain}world() {{ # ROLE REPLICA PORT RANKS RANKS_A_NODE: all ranks of a world; the first that ends badly ends it with its code
   ranks=()
-  trap 'end 130' INT
-  trap 'end 143' TERM
-  trap 'end 129' HUP
+  trap '{end} 130' INT
+  trap '{end} 143' TERM
+  trap '{end} 129' HUP
   local rank
   for ((rank = 0; rank < $4; rank++)); do
     RANK="$rank" WORLD_SIZE="$4" LOCAL_RANK="$((rank % $5))" LOCAL_WORLD_SIZE="$5" \\
@@ -61,6 +62,44 @@ world() {{ # ROLE REPLICA PORT RANKS RANKS_A_NODE: all ranks of a world; the fir
     end "$code"
   done
 }}"""
+
+DRAIN = """\
+drain() {{ # CODE: rank 0 finishes what it answers, for which all have {drain_s} s; another signal ends them at once with CODE
+  status="$1"
+  trap 'end "$status"' INT TERM HUP
+  local tenths rank
+  code=0
+  {{
+    kill "${{ranks[@]}}" || true
+    for ((tenths = 0; tenths < {drain_s}0; tenths++)); do running || break; sleep 0.1; done
+    ! running || end "$status"
+    for rank in "${{ranks[@]}}"; do wait "$rank" || code="$?"; done
+  }} 2>/dev/null
+  exit "$code"
+}}
+"""
+SEVERAL = """\
+trap 'kill "${started[@]}" 2>/dev/null || true; wait' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
+code=0
+for process in "${started[@]}"; do
+  wait "$process" || code="$?"
+done
+exit "$code\""""
+SEVERAL_THAT_SERVE = """\
+trap 'kill "${started[@]}" 2>/dev/null || true' INT TERM HUP
+code=0
+for process in "${started[@]}"; do
+  while :; do # a signal interrupts the wait
+    status=0
+    wait "$process" || status="$?"
+    kill -0 "$process" 2>/dev/null || break
+  done
+  [ "$status" = 0 ] || code="$status"
+done
+exit "$code\""""
 
 
 def render(job: Job) -> Rendered:
@@ -89,22 +128,16 @@ def _started(job: Job, python: str) -> list[str]:
         variables = "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"
         return [f"exec env {variables} {command([python, '-m', *rank_words(first, PLAN)])}"]
     start = f'{command([python])} -m deepinfer rank "plan={PLAN}" "role=$1" "replica=$2"'
-    lines = [INTERFACE, WORLD.format(start=start, here=HERE, grace_s=GRACE_S)]
+    drain_s = grace_s(job.plan)  # 0: nobody is answered
+    end, drain = ("drain", DRAIN.format(drain_s=drain_s)) if drain_s else ("end", "")
+    lines = [INTERFACE, WORLD.format(start=start, here=HERE, grace_s=GRACE_S, end=end, drain=drain)]
     if not others:
         return [*lines, _call(job, first)]
     return [
         *lines,
         "started=()",
         *(f'{_call(job, world)} &\nstarted+=("$!")' for world in job.worlds),
-        "trap 'kill \"${started[@]}\" 2>/dev/null || true; wait' EXIT",
-        "trap 'exit 130' INT",
-        "trap 'exit 143' TERM",
-        "trap 'exit 129' HUP",
-        "code=0",
-        'for process in "${started[@]}"; do',
-        '  wait "$process" || code="$?"',
-        "done",
-        'exit "$code"',
+        SEVERAL_THAT_SERVE if drain_s else SEVERAL,
     ]
 
 

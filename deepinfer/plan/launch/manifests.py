@@ -7,6 +7,7 @@ import yaml
 
 from deepinfer.config.launchers import KubernetesLauncher
 from deepinfer.plan.launch.job import PLAN_FILE, Job
+from deepinfer.plan.launch.kubernetes_http import ending
 from deepinfer.plan.launch.shell import command, torchrun
 from deepinfer.plan.launch.worlds import World
 from deepinfer.plan.types import ModelPlan
@@ -40,8 +41,8 @@ def pod_spec(job: Job, launcher: KubernetesLauncher, world: World, config_map: s
     rdma = launcher.host_network or any("rdma" in name for name in launcher.resources)
     if rdma if launcher.ipc_lock == "auto" else launcher.ipc_lock:
         container["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
-    network = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if launcher.host_network else {}
-    return {**network, "containers": [container], "volumes": volumes}
+    network: Object = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if launcher.host_network else {}
+    return {**network, **ending(job), "containers": [container], "volumes": volumes}
 
 
 def _start(job: Job, launcher: KubernetesLauncher, world: World) -> str:

@@ -8,9 +8,11 @@ from importlib.resources import files
 
 from deepinfer.config.launchers import RayLauncher
 from deepinfer.plan.launch.job import Job, Rendered
+from deepinfer.plan.launch.requests import grace_s
 
 FILE = "start.py"
 VALUES = "@VALUES@"  # the line of the template that makes it the driver of one plan
+END_S = 60.0  # that ranks have to end when they are told to
 RESOURCE = {"cuda": "GPU", "ascend": "NPU"}  # https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
 
 
@@ -27,6 +29,7 @@ def render(job: Job) -> Rendered:
         "ADDRESS": launcher.address,
         "PYTHON": launcher.python,
         "WAIT_S": launcher.wait_s,
+        "END_S": max(END_S, float(grace_s(job.plan))),
         "ENV": {world.role: {name: str(value) for name, value in job.env(world).items()} for world in job.worlds},
         "NOT_RUNNABLE": job.not_runnable,
     }

@@ -2,8 +2,11 @@
 
 from collections import Counter
 
+from deepinfer.config.launchers import KubernetesLauncher
 from deepinfer.config.runnable import NOT_BUILT
 from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
+from deepinfer.plan.launch.kubernetes_http import service_name
+from deepinfer.plan.launch.requests import grace_s, is_reachable
 from deepinfer.plan.ranks import rank_lines
 from deepinfer.plan.types import Plan
 
@@ -44,7 +47,7 @@ Each replica of a role is a world of its own: its ranks start and fail together.
 {_worlds(job)}
 
 {CHECKS}
-{_not_here(plan)}
+{_requests(job)}{_not_here(plan)}
 Rank digest `{plan.rank_digest}`, numerics digest `{plan.numerics_digest}`.
 
 ## Ranks
@@ -67,13 +70,33 @@ the code: ranks take a plan of their own version only.
 """
 
 
+def _requests(job: Job) -> str:
+    """Where the worlds are asked, and how they are stopped."""
+    plan, launcher = job.plan, job.launcher
+    if plan.serving is None:
+        return ""
+    host, port = plan.serving.host, plan.serving.port
+    several = any(role.replicas > 1 for role in plan.layout.roles) and port
+    behind = "; replica 1 at the port behind it, and so on" if several else ""
+    where = f"on its own node, at {host} port {port or 'of its own choice'}{behind}"
+    if isinstance(launcher, KubernetesLauncher):
+        names = [service_name(launcher, role.name) for role in plan.layout.roles]
+        services = f"; inside the cluster {' and '.join(f'http://{name}:{port}' for name in names)}"
+        where = f"in its own pod, at {host} port {port}{services if is_reachable(plan) else ''}"
+    killed = "" if launcher.kind == "slurm" else f", and ranks are killed within {grace_s(plan)} s of the signal"
+    return f"""
+## Requests
+
+Rank 0 of each world answers HTTP {where}.
+`/health` says when it is ready. The ports above are for ranks.
+After SIGTERM it takes no new ones and lets the running ones finish, for {plan.serving.drain_s:g} s at most (`serving.drain_s`);
+what then still runs is ended with an error{killed}.
+"""
+
+
 def _not_here(plan: Plan) -> str:
     """What the ranks of this version do not have, and a reader would look for."""
     lines = []
-    if plan.task == "serve" and "serve" in NOT_BUILT["task.kind"]:
-        lines.append(
-            "- Requests: there is no HTTP server yet. No port of these files takes any; those above are for ranks."
-        )
     if len(plan.layout.roles) > 1 and "disaggregated" in NOT_BUILT["deploy.kind"]:
         lines.append("- The router, and the transfer of caches: nothing here tells prefill where decode is.")
     return "\n".join(["", "## Not in this version", "", *lines, ""]) if lines else ""

@@ -8,6 +8,7 @@ import shlex
 
 from deepinfer.config.launchers import SlurmLauncher
 from deepinfer.plan.launch.job import PLAN_FILE, Job, Rendered
+from deepinfer.plan.launch.requests import grace_s
 from deepinfer.plan.launch.shell import STRICT, about, command, exports, marked, rank_words, refusal, script
 from deepinfer.plan.launch.worlds import World
 
@@ -24,6 +25,11 @@ def render(job: Job) -> Rendered:
     files[SUBMIT] = script(job, [*marked(job), "Submits one job for each replica."], lines)
     notes = ["this folder must be on a file system that all nodes share, and sbatch must be called in it"]
     notes += _notes(launcher)
+    if job.plan.serving:
+        notes.append(
+            "scancel --signal=TERM JOB lets running requests finish; scancel alone kills the ranks KillWait after that signal, "
+            "30 s unless the site says otherwise"
+        )
     for world in job.worlds:
         if world.replica == 0 and job.spans_domain(world):
             segment, link = f"#SBATCH --segment={world.num_nodes}", job.chip(world).domain
@@ -85,6 +91,7 @@ def _options(job: Job, world: World, launcher: SlurmLauncher, per_node: int) -> 
         *(["--exclusive"] if launcher.exclusive else []),
         *([f"--cpus-per-task={cores}"] if cores else []),
         "--output=%x-%j.out",
+        *([f"--signal=TERM@{grace_s(job.plan)}"] if job.plan.serving else []),  # to the ranks, before the time is up
         *(_quoted(option) for option in launcher.options),
     ]
 

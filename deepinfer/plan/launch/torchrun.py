@@ -31,6 +31,8 @@ def render(job: Job) -> Rendered:
 
 def _notes(job: Job) -> Iterator[str]:
     nodes = [world.num_nodes for world in job.worlds]
+    if job.plan.serving:
+        yield "SIGTERM to a script lets running requests finish; torchrun itself then ends with exit code 1, as it always does"
     if nodes == [1]:
         return
     meets = max(nodes) > 1 and not job.hosts

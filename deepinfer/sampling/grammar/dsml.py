@@ -27,8 +27,9 @@ _NO_TEXT = {"type": ["object", "array", "number", "boolean", "null"]}
 _NO_MARKER = f"~/(?s:.*){_MARKER}(?s:.*)/"
 
 
-def tool_rules(grammar: ToolCalls, marker: str) -> str:
-    """Rules after the first marker or, where the prompt has opened the block, after its first line."""
+def tool_rules(grammar: ToolCalls, marker: str, otherwise: str = "") -> str:
+    """Rules after the first marker or, where the prompt has opened the block, after its first line. With `otherwise`, the
+    rule of an answer without calls, they are those of the whole answer."""
     lines = [f'parameter_end: "</" {marker} " parameter>\\n"']
     lines.append(f"TEXT: /(?s:.*)<\\// & {_NO_MARKER}")
     calls = []
@@ -39,7 +40,11 @@ def tool_rules(grammar: ToolCalls, marker: str) -> str:
         calls.append(f"call_{number}")
     opening = "" if grammar.opened else '" calls>\\n" '
     lines.append(f"call: {' | '.join(calls)}")
-    return f'start: {opening}call+ "</" {marker} " calls>"\n' + "\n".join(lines) + "\n"
+    block = f'{opening}call+ "</" {marker} " calls>"'
+    if otherwise:
+        lines.append(f'block: "\\n\\n<" {marker} {block} | "<" {marker} {block}\nother: {otherwise}')
+        block = "block | other"
+    return f"start: {block}\n" + "\n".join(lines) + "\n"
 
 
 def loosened(tool: Tool) -> list[str]:

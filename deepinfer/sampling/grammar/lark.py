@@ -39,7 +39,8 @@ def lark_of(grammar: Grammar, vocabulary: Vocabulary) -> str:
         ]
         return json.dumps({"grammars": parts})
     if isinstance(grammar, ToolCalls):
-        return HEAD + tool_rules(grammar, token(vocabulary, "｜DSML｜"))
+        otherwise = _body(grammar.otherwise) if grammar.otherwise is not None else ""
+        return HEAD + tool_rules(grammar, token(vocabulary, "｜DSML｜"), otherwise)
     body = _body(grammar)
     return HEAD + (_after_trigger(grammar.trigger, body, vocabulary) if grammar.trigger else f"start: {body}\n")
 

@@ -149,6 +149,8 @@ def _tools(grammar: ToolCalls, backend: str) -> Iterator[str]:
         return
     if not grammar.tools:
         yield "tool_calls holds no tools: give at least one"
+    if grammar.otherwise is not None:
+        yield from _content(grammar.otherwise, backend)
     for tool in grammar.tools:
         name = f"parameters of the tool {tool.name:.60}"
         if tool.strict:

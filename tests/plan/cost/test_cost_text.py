@@ -107,7 +107,8 @@ def test_balance_names_the_ratio_that_it_assumes(plan_of: PlanOf):
         (("hardware=b200", "model=v41_tiny"), "no code yet for hardware of architecture sm100"),
         (("speculation=dspark", "cache=prefix"), "this version runs it"),
         (("parallel=dp2",), "this version runs it"),
-        (("hardware=h200", "model=v41_tiny", "parallel=dp2"), "parallel: 2 ranks"),
+        (("hardware=h200", "model=v41_tiny", "parallel=dp2"), "this version runs it"),
+        (("hardware=ascend950", "model=v41_tiny", "parallel=dp2"), "parallel: 2 ranks"),
     ],
 )
 def test_the_verdict_answers_three_questions(plan_of: PlanOf, overrides: tuple[str, ...], runs: str):

@@ -30,7 +30,14 @@ CASES: dict[str, tuple[str, ...]] = {
         "launcher.account=lab",
         "launcher.time=1-00:00:00",
     ),
-    "kubernetes": (*DISAGGREGATED, "launcher=kubernetes", "launcher.image=registry.example/deepinfer:1"),
+    "kubernetes": (
+        *DISAGGREGATED,
+        "launcher=kubernetes",
+        "launcher.image=registry.example/deepinfer:1",
+        "launcher.file_secret=keys",
+        "serving.host=0.0.0.0",
+        "serving.api_keys=/etc/deepinfer-secrets/keys.yaml",
+    ),
     "ray": (*TWO_NODES, "launcher=ray"),
     "local": ("model=v41_tiny", "model.weights=dummy", "launcher=local", "launcher.python=python"),
 }
@@ -42,7 +49,8 @@ def launch_of(plan_of: Callable[..., Plan], spec_of: Callable[..., Spec]) -> Cal
 
     def make(*overrides: str, task: str = "serve", cluster: Any = None) -> tuple[Plan, Rendered]:
         spec = spec_of(*overrides)
-        plan = structs.replace(plan_of(*overrides), task=task)
+        serving = spec.serving if task == "serve" else None
+        plan = structs.replace(plan_of(*overrides), task=task, serving=serving)
         return plan, render(plan, spec.launcher, cluster or spec.cluster)
 
     return make

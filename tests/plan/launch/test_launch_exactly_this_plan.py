@@ -66,9 +66,14 @@ def started_by_slurm(rendered: Rendered) -> Started:
 def started_by_kubernetes(rendered: Rendered) -> Started:
     found: Started = {}
     for name in yaml.safe_load(rendered.files["kustomization.yaml"])["resources"]:
-        spec = yaml.safe_load(rendered.files[name])["spec"]
+        data = yaml.safe_load(rendered.files[name])
+        if data["kind"] == "Service":
+            continue
+        spec = data["spec"]
         template = spec["leaderWorkerTemplate"]
         (container,) = template["workerTemplate"]["spec"]["containers"]
+        (leader,) = template.get("leaderTemplate", template["workerTemplate"])["spec"]["containers"]
+        assert all(leader[name] == container[name] for name in ("command", "env", "image", "resources"))
         shell, flag, script = container["command"]
         given = options(words_of(script))
         assert (shell, flag, given["nnodes"]) == ("sh", "-c", str(template["size"]))

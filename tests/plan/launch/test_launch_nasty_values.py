@@ -64,6 +64,7 @@ TEXTS = {  # keys that become words of files → launcher
     "image": ["kubernetes"],
     "model_claim": ["kubernetes"],
     "env_secret": ["kubernetes"],
+    "file_secret": ["kubernetes"],
     "device": ["kubernetes"],
     "topology_key": ["kubernetes"],
     "address": ["ray"],

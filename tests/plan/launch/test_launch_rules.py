@@ -126,6 +126,7 @@ SLURM = {
 KUBERNETES = {
     "namespace": (["a", "team-1"], ["A", "a.b", "a_b", "-a", "x" * 64]),
     "env_secret": (["hub", "a.b-c"], ["Hub", "a_b", "a..b", ".a"]),
+    "file_secret": (["keys", "a.b-c"], ["Keys", "a_b", "a..b", ".a"]),
     "topology_key": (["auto", "none", "zone", "example.com/zone"], ["a/b/c", "/zone", "-zone", "a b/c"]),
     "device": (["auto", "vendor.example/gpu"], ["gpu", "V.E/gpu", "nvidia.com/"]),
     "image": (

@@ -79,17 +79,21 @@ def manifests(rendered: Rendered) -> dict[str, Any]:
 def test_leader_worker_sets(case_of: Case, worker_set_schema: Any) -> None:
     objects = manifests(case_of("kubernetes")[1])
     objects.pop("kustomization.yaml")
+    services = [objects.pop(f"{role}-service.yaml") for role in ("prefill", "decode")]
     assert objects.keys() == {"prefill.yaml", "decode.yaml"}
     for data in objects.values():
         jsonschema.validate(data, worker_set_schema)
-        template = data["spec"]["leaderWorkerTemplate"]["workerTemplate"]
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "x"} | template["metadata"],
-            "spec": template["spec"],
-        }
-        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+        group = data["spec"]["leaderWorkerTemplate"]
+        for template in (group[name] for name in ("leaderTemplate", "workerTemplate") if name in group):
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "x"} | template["metadata"],
+                "spec": template["spec"],
+            }
+            kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+    for service in services:
+        kubernetes_validate.validate(service, KUBERNETES, strict=True)
 
 
 def test_the_schemas_can_refuse(case_of: Case, worker_set_schema: Any) -> None:
@@ -143,7 +147,7 @@ def test_kustomize_builds_it(case_of: Case, tmp_path: Path) -> None:
     done = subprocess.run(["kubectl", "kustomize", tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     built = {data["kind"]: data for data in yaml.safe_load_all(done.stdout)}
-    assert built.keys() == {"ConfigMap", "LeaderWorkerSet"}
+    assert built.keys() == {"ConfigMap", "LeaderWorkerSet", "Service"}
     assert Plan.from_json(built["ConfigMap"]["data"]["plan.json"]) == plan
     kubernetes_validate.validate(built["ConfigMap"], KUBERNETES, strict=True)
     volumes = built["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["volumes"]

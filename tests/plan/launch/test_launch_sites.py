@@ -86,7 +86,8 @@ def test_words_that_srun_would_read_otherwise(key: str, found: str, launch_of: L
         launch_of("launcher=slurm", key)
 
 
-HUB = ("hardware=h200", "parallel=ep8", "launcher=kubernetes", "launcher.image=x")
+OPEN = ("serving.host=0.0.0.0", "serving.allow_open=true")
+HUB = ("hardware=h200", "parallel=ep8", "launcher=kubernetes", "launcher.image=x", *OPEN)
 
 
 def test_a_model_without_a_place_is_told_of_first(launch_of: Launch) -> None:

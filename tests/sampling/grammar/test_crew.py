@@ -22,7 +22,7 @@ def test_results_come_in_the_order_of_things(crew: Crew, count: int) -> None:
 
 def test_work_is_shared_where_there_is_enough_of_it(crew: Crew) -> None:
     """The first thing of each share waits until all threads have one."""
-    gate = threading.Barrier(4, timeout=20)
+    gate = threading.Barrier(4, timeout=120)
 
     def work(x: int) -> int:
         if x < 4:

@@ -32,7 +32,7 @@ def drafts(*tokens: int) -> np.ndarray:
 
 def until_ready(desk, number: int = 1) -> dict[int, str | None]:
     found: dict[int, str | None] = {}
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 120
     while len(found) < number and time.monotonic() < deadline_s:
         desk.wait(0.5)
         found |= dict(desk.ready())

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from grammar_walks import Writer, allows, legal_ids
+from read_answers import read
 
 from deepinfer.interfaces import SamplingParams
 from deepinfer.sampling.grammar.backend import GrammarBackend, GrammarError, Vocabulary
@@ -197,6 +198,31 @@ def test_tool_calls_follow_the_tools(llguidance: GrammarBackend, vocabulary, cal
     assert allows(begun, f" calls>\n{calls}</{D} calls>", vocabulary) == legal
 
 
+@pytest.mark.parametrize(
+    ("answer", "legal"),
+    [
+        ('{"a": 1}', True),
+        ('{"a": 1}x', False),
+        ("Let me see.", False),
+        (f"\n\n<{D} calls>\n{call('stop')}</{D} calls>", True),
+        (f"<{D} calls>\n{call('stop')}{call('stop')}</{D} calls>", True),
+        (f'{{"a": 1}}\n\n<{D} calls>\n{call("stop")}</{D} calls>', False),
+        (f"\n\n<{D} calls>\n{call('gone')}</{D} calls>", False),
+        (f"\n\n<{D} calls>\n{call('stop')}", False),
+    ],
+)
+def test_an_answer_is_calls_or_has_another_form(
+    llguidance: GrammarBackend, vocabulary, answer: str, legal: bool
+) -> None:
+    compiled = llguidance.compile(ToolCalls(tools=TOOLS, otherwise=JsonObject()))
+    assert allows(compiled, answer, vocabulary) == legal
+
+
+def test_the_other_form_is_checked_too() -> None:
+    (problem,) = grammar_problems(ToolCalls(tools=TOOLS, otherwise=JsonSchema("{")), "llguidance")
+    assert problem.startswith("json_schema is no JSON")
+
+
 def test_tool_calls_from_noise_are_read_by_the_codec(writer: Writer) -> None:
     """The makers' parser takes apart what the grammar lets through."""
     from deepinfer.serving.codec import Codec
@@ -216,6 +242,9 @@ def test_tool_calls_from_noise_are_read_by_the_codec(writer: Writer) -> None:
             message = codec.parse(prompt, tokens, "stop")
             assert message.problems == () and message.content == ""
             num_calls += len(message.tool_calls)
+            done = read(codec, prompt, tokens)
+            assert done.reader.problems == [] and done.content == "" and done.finish_reason == "tool_calls"
+            assert done.calls == [(one.name, json.loads(one.arguments)) for one in message.tool_calls]
             assert all(isinstance(json.loads(call.arguments), dict) for call in message.tool_calls)
     assert num_calls >= 6
 

@@ -2,6 +2,7 @@
 # Node 1 of 2.
 # all-0: 16 ranks; plan <rank digest>; written by `deepinfer launch`, see README.md
 set -euo pipefail
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=45
 export NCCL_DEBUG=WARN
 export OMP_NUM_THREADS=8
 folder="$(cd "$(dirname "$0")/.." && pwd)"
