@@ -15,6 +15,9 @@ _NOT_SWEPT = {
     "tune": "a search makes runs of its own",
     "launch": "it writes the files of one plan",
     "rank": "it runs one rank of a plan that is there",
+    "serve": "a server runs until it is told to stop",
+    "chat": "somebody talks with it",
+    "run_batch": "it answers one file into one file",
 }
 _OF_ONE = {
     "explain": "it is about one plan",

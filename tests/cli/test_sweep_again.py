@@ -100,7 +100,7 @@ def test_texts_that_look_like_several_are_told() -> None:
     assert told("-m", "prompt=Hello, world", "sampling.seed=1,2", "model.path=a") == []
 
 
-@pytest.mark.parametrize("verb", ["serve", "chat", "rank"])
+@pytest.mark.parametrize("verb", ["serve", "chat", "run_batch", "rank", "simulate"])
 def test_verbs_without_runs_leave_no_folder(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

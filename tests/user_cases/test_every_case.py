@@ -67,8 +67,8 @@ ALSO = {  # parts of cases that are tested outside of this folder besides
     "k02": ("engine/test_prefix_models.py", "test_a_conversation_with_speculation_is_the_one_without_a_cache"),
     "p04": ("parallel/test_rebalance.py", "test_a_rebalance_in_mid_traffic_changes_nothing"),
     "p05": ("parallel/test_placement.py", "test_every_slot_holds_the_expert_that_sends_rows_there"),
-    "g02": ("serving/http/test_chat_refusals.py", "test_g02_g03_g07_bad_grammars_are_refused_and_the_server_lives"),
-    "g07": ("serving/http/test_chat_refusals.py", "test_g02_g03_g07_bad_grammars_are_refused_and_the_server_lives"),
+    "g02": ("serving/http/test_refusals_named.py", "test_g02_g03_g07_bad_grammars_are_refused_and_the_server_lives"),
+    "g07": ("serving/http/test_refusals_named.py", "test_g02_g03_g07_bad_grammars_are_refused_and_the_server_lives"),
     "m13": ("serving/http/test_chat_sdk.py", "test_m13_answers_of_one_request_come_from_its_seed"),
     "m10": ("engine/test_reproducible.py", "test_any_mix_of_exact_features_gives_the_bits_of_lone_runs"),
 }
