@@ -21,8 +21,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
+from gathered_bytes import CountingPeers
 from record import options, record
-from torch import Tensor
 
 from deepinfer.arch.cache import CacheLayout
 from deepinfer.arch.config import V41Config, parse_config
@@ -33,19 +33,8 @@ from deepinfer.model.checkpoint.dummy import dummy_weights
 from deepinfer.model.v41 import V41Model
 from deepinfer.ops import native
 from deepinfer.parallel.context import ContextDivision
-from deepinfer.parallel.peers import Pending, TorchPeers
 
 TINY = Path(__file__).parents[1] / "tests" / "fixtures" / "k6_config.json"
-
-
-class CountingPeers(TorchPeers):
-    """Counts the bytes that come from others."""
-
-    received_bytes = 0
-
-    def begin_all_gather(self, x: Tensor) -> Pending:
-        self.received_bytes += (self.size - 1) * x.numel() * x.itemsize
-        return super().begin_all_gather(x)
 
 
 class Prompt:

@@ -13,21 +13,19 @@ of all ranks and of both sides are the same, byte for byte. With --device cpu a 
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from few_experts import config_of
+from gathered_bytes import CountingPeers
 from gpu_ranks import about, rank_options, run_ranks, times_us
-from msgspec import structs
 from record import record
 from torch import Tensor
 
 from deepinfer.arch.cache import CacheLayout
-from deepinfer.arch.config import V41Config, parse_config
-from deepinfer.config.facts import shipped_folder
-from deepinfer.engine.rank_slice.share import RankShare, share_config
+from deepinfer.engine.rank_slice.share import share_config
 from deepinfer.engine.rank_slice.weights import DummyShare
 from deepinfer.interfaces import StepInput
 from deepinfer.model.cache_storage import ModelCache
@@ -35,22 +33,10 @@ from deepinfer.model.fused.model import FusedModel
 from deepinfer.ops.device import twins
 from deepinfer.ops.device_choice import device_ops
 from deepinfer.parallel.context import ContextDivision
-from deepinfer.parallel.peers import Pending, TorchPeers
+from deepinfer.parallel.peers import TorchPeers
 
-TINY = Path(__file__).parents[1] / "tests" / "fixtures" / "k6_config.json"
-TABLE_ROWS = 1_000_000  # of an n-gram table
 UPPER_ROWS = 2048  # that all layers compute with --replay
 LEAST_ROWS = 32  # of a chunk that is divided: all but a last short one
-
-
-class CountingPeers(TorchPeers):
-    """Counts the bytes that come from others."""
-
-    received_bytes = 0
-
-    def begin_all_gather(self, x: Tensor) -> Pending:
-        self.received_bytes += (self.size - 1) * x.numel() * x.itemsize
-        return super().begin_all_gather(x)
 
 
 class Prompt:
@@ -102,21 +88,6 @@ class Prompt:
             upper_from=np.array([self._upper]),
             window_from=np.array([0]),
         )
-
-
-def config_of(asked: argparse.Namespace, device: torch.device) -> tuple[V41Config, RankShare]:
-    folder = TINY if device.type == "cpu" else shipped_folder("v41_flash") / "config.json"
-    config = parse_config(json.loads(folder.read_text()))
-    if device.type != "cpu":
-        config = structs.replace(config, n_routed_experts=asked.experts, dspark_n_routed_experts=asked.experts)
-    share = RankShare(
-        ranks=1,
-        experts=config.n_routed_experts,
-        draft_experts=config.dspark_n_routed_experts,
-        table_rows=tuple(min(TABLE_ROWS, rows) for rows in config.engram_num_embeddings),
-        host_tables=False,
-    )
-    return config, share
 
 
 def _digest(x: Tensor) -> int:

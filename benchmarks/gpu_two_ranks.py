@@ -13,19 +13,17 @@ of `--steps` steps, of the slowest rank. With --device cpu a model of tiny width
 
 import argparse
 import gc
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from few_experts import config_of
 from gpu_ranks import about, rank_options, run_ranks, times_us
-from msgspec import structs
 from record import record
 
 from deepinfer.arch.cache import CacheLayout
-from deepinfer.arch.config import V41Config, parse_config
-from deepinfer.config.facts import shipped_folder
+from deepinfer.arch.config import V41Config
 from deepinfer.engine.rank_slice.clock import Clock
 from deepinfer.engine.rank_slice.decode import Decoder
 from deepinfer.engine.rank_slice.inputs import fill_cache
@@ -41,9 +39,6 @@ from deepinfer.parallel.peers import Peers, TorchPeers
 from deepinfer.parallel.placement import Placement
 from deepinfer.parallel.rehearsed_peers import RehearsedPeers
 
-TINY = Path(__file__).parents[1] / "tests" / "fixtures" / "k6_config.json"
-TABLE_ROWS = 1_000_000  # of an n-gram table
-
 
 @dataclass(frozen=True)
 class Case:
@@ -58,17 +53,7 @@ class Case:
 
     @classmethod
     def of(cls, asked: argparse.Namespace, device: torch.device, sequences: int) -> "Case":
-        folder = TINY if device.type == "cpu" else shipped_folder("v41_flash") / "config.json"
-        config = parse_config(json.loads(folder.read_text()))
-        if device.type != "cpu":
-            config = structs.replace(config, n_routed_experts=asked.experts, dspark_n_routed_experts=asked.experts)
-        share = RankShare(
-            ranks=1,
-            experts=config.n_routed_experts,
-            draft_experts=config.dspark_n_routed_experts,
-            table_rows=tuple(min(TABLE_ROWS, rows) for rows in config.engram_num_embeddings),
-            host_tables=False,
-        )
+        config, share = config_of(asked, device)
         return cls(config, share, device, sequences, asked.context, asked.reproducible)
 
     def operations(self) -> DeviceOps:

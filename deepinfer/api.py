@@ -23,6 +23,8 @@ from deepinfer.serving.jobs import Desk, Job, Prompt, check_salt, is_conversatio
 from deepinfer.serving.turns import Turns
 
 if TYPE_CHECKING:
+    from deepinfer.config.errors import Problem
+    from deepinfer.config.specs import Spec
     from deepinfer.engine.build import EngineGraph
     from deepinfer.engine.build_world import FleetGraph
     from deepinfer.plan.types import Plan
@@ -44,26 +46,10 @@ class LLM:
 
     def __init__(self, *overrides: str, **keywords: Any) -> None:
         from deepinfer.config.compose import load_with_choices
-        from deepinfer.config.facts import probe
-        from deepinfer.engine.asked_grammar import refuse_bad_grammar
-        from deepinfer.engine.one_rank import of_a_run
-        from deepinfer.engine.unbuilt import refuse_to_run
-        from deepinfer.plan.prerequisites import missing_libraries
-        from deepinfer.plan.require import has_devices, missing
-        from deepinfer.plan.resolve import resolve
-        from deepinfer.plan.types import PlanErrors
 
         overrides = all_overrides(overrides, keywords)
         spec, choices = load_with_choices(*overrides)
-        facts = probe(spec)
-        try:
-            plan = resolve(spec, facts, choices)
-        except PlanErrors as error:
-            raise PlanErrors(of_a_run(error.problems, spec, facts, overrides)) from error
-        libraries = missing_libraries(plan, facts.machine)
-        refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts), overrides)
-        refuse_bad_grammar(plan)
-        self._open(plan)
+        self._open(plan_to_run(spec, choices, overrides))
         self.asked = asked_sampling(overrides)
 
     @classmethod
@@ -230,3 +216,28 @@ class LLM:
     def _asked(self, params: SamplingParams | Sequence[SamplingParams] | None) -> frozenset[str]:
         """What the chat format must leave alone: all of what a caller hands over, and of the defaults what was chosen."""
         return self.asked if params is None else frozenset(SamplingParams.__struct_fields__)
+
+
+def plan_to_run(
+    spec: Spec, choices: dict[str, str], overrides: Sequence[str], problems: Sequence[Problem] = ()
+) -> Plan:
+    """The plan of somebody who wants to run it here. `overrides` as typed; `problems` found elsewhere are told beside those of
+    a plan that cannot be. Raises Refused with all that keeps this machine from it: PlanErrors where there is no plan."""
+    from deepinfer.config.facts import probe
+    from deepinfer.engine.asked_grammar import refuse_bad_grammar
+    from deepinfer.engine.one_rank import of_a_run
+    from deepinfer.engine.unbuilt import refuse_to_run
+    from deepinfer.plan.prerequisites import missing_libraries
+    from deepinfer.plan.require import has_devices, missing
+    from deepinfer.plan.resolve import resolve
+    from deepinfer.plan.types import PlanErrors
+
+    facts = probe(spec)
+    try:
+        plan = resolve(spec, facts, choices)
+    except PlanErrors as error:
+        raise PlanErrors([*of_a_run(error.problems, spec, facts, overrides), *problems]) from error
+    libraries = missing_libraries(plan, facts.machine)
+    refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts), overrides)
+    refuse_bad_grammar(plan)
+    return plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deepinfer.cli.sweep_table import number
@@ -33,7 +33,7 @@ _DRAFTS = {
     "accepted_at": "Accepted with all before it",
     "acceptance_at": "Accepted / checked",
 }
-_WIDTH = 40
+WIDTH = 40
 
 
 def headline(result: dict[str, Any]) -> tuple[Figure, ...]:
@@ -53,7 +53,7 @@ def headline(result: dict[str, Any]) -> tuple[Figure, ...]:
 def report(result: dict[str, Any]) -> str:
     """The table."""
     counts = [_prefix(result.get("prefix")), _drafts(result.get("speculation"))]
-    parts = [_load(result), _latencies(result), *counts, _beside_estimates(result)]
+    parts = [_load(result), latency_lines(result, _SHOWN), *counts, _beside_estimates(result)]
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part)))
 
 
@@ -66,44 +66,46 @@ def _load(result: dict[str, Any]) -> Iterator[str]:
     yield f"{result['model_id']} on {result['hardware']}: {sizes}, {at_once}{rate}"
     for key, words in _COUNTS.items():
         if key != "failed" or result[key]:
-            yield f"{words:<{_WIDTH}}{_cell(result[key])}"
+            yield f"{words:<{WIDTH}}{cell(result[key])}"
 
 
-def _latencies(result: dict[str, Any]) -> Iterator[str]:
-    yield f"{'ms':<{_WIDTH}}" + "".join(f"{statistic:>12}" for statistic in _SHOWN)
+def latency_lines(result: Mapping[str, Any], shown: Sequence[str]) -> Iterator[str]:
+    """Milliseconds of each latency, a column for each of the statistics that are `shown`."""
+    yield f"{'ms':<{WIDTH}}" + "".join(f"{statistic:>12}" for statistic in shown)
     at_once = result["tokens_per_itl"] or 1.0
     for key, words in LATENCIES.items():
         if key == "itl" and at_once > 1:
             words += f", {number(at_once)} tokens at once"
-        yield f"{words:<{_WIDTH}}" + "".join(_cell(result[f"{statistic}_{key}_ms"]) for statistic in _SHOWN)
+        yield f"{words:<{WIDTH}}" + "".join(cell(result[f"{statistic}_{key}_ms"]) for statistic in shown)
 
 
 def _prefix(counts: dict[str, Any] | None) -> Iterator[str]:
     if counts is None:
         return
     for key, words in _PREFIX.items():
-        yield f"{words:<{_WIDTH}}{_cell(counts[key])}"
+        yield f"{words:<{WIDTH}}{cell(counts[key])}"
 
 
 def _drafts(counts: dict[str, Any] | None) -> Iterator[str]:
     if counts is None:
         return
-    yield f"{'Tokens of a round with drafts':<{_WIDTH}}{_cell(counts['accepted_length'])}"
-    yield f"{'Draft number':<{_WIDTH}}" + "".join(f"{number:>12}" for number in range(1, len(counts["checked_at"]) + 1))
+    yield f"{'Tokens of a round with drafts':<{WIDTH}}{cell(counts['accepted_length'])}"
+    yield f"{'Draft number':<{WIDTH}}" + "".join(f"{number:>12}" for number in range(1, len(counts["checked_at"]) + 1))
     for key, words in _DRAFTS.items():
-        yield f"{words:<{_WIDTH}}" + "".join(_cell(value) for value in counts[key])
+        yield f"{words:<{WIDTH}}" + "".join(cell(value) for value in counts[key])
 
 
 def _beside_estimates(result: dict[str, Any]) -> Iterator[str]:
     expected = {figure["name"]: figure for figure in result["estimates"]}
-    yield f"{'':<{_WIDTH}}{'measured':>12}" + (f"{'estimate':>12}" if expected else "")
+    yield f"{'':<{WIDTH}}{'measured':>12}" + (f"{'estimate':>12}" if expected else "")
     for figure in headline(result):
         estimate = expected.get(figure.name)
         full = "" if result["request_rate"] == "inf" else ", a full engine"
         of = ", one prompt on an idle engine" if figure.name == "ttft_s" else full
-        beside = f"{_cell(estimate['value'])}  {estimate['label']}{of}" if estimate else ""
-        yield f"{figure.name:<{_WIDTH}}{_cell(figure.value)}{beside}"
+        beside = f"{cell(estimate['value'])}  {estimate['label']}{of}" if estimate else ""
+        yield f"{figure.name:<{WIDTH}}{cell(figure.value)}{beside}"
 
 
-def _cell(value: float | None) -> str:
+def cell(value: float | None) -> str:
+    """One figure of the table."""
     return f"{'-' if value is None else number(value):>12}"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepinfer.cli.sweep_table import number
+from deepinfer.cli.bench_report import WIDTH, cell, latency_lines
 from deepinfer.config.workloads import SteadyWorkload
-from deepinfer.engine.latencies import LATENCIES, figures
+from deepinfer.engine.latencies import figures
 
 if TYPE_CHECKING:
     from deepinfer.cli.bench_drive import Served
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 PERCENTILES = (25, 50, 75, 90, 95, 99)
 _SHOWN = ("mean", "median", "std", "p90", "p99")
-_WIDTH = 40
 _COUNTS = {
     "completed": "Successful requests",
     "failed": "Failed requests",
@@ -120,7 +119,7 @@ def _goodput(done: Sequence[Served], duration_s: float, workload: Workload) -> f
 
 def serve_report(result: Mapping[str, Any]) -> str:
     """The table."""
-    return "\n\n".join("\n".join(part) for part in (_load(result), _latencies(result)))
+    return "\n\n".join("\n".join(part) for part in (_load(result), latency_lines(result, _SHOWN)))
 
 
 def _load(result: Mapping[str, Any]) -> Iterator[str]:
@@ -130,14 +129,4 @@ def _load(result: Mapping[str, Any]) -> Iterator[str]:
     yield f"{result['served_model']} at {result['base_url']}: {result['num_prompts']:,} requests, {at_once}{by_clock}"
     for key, words in _COUNTS.items():
         if result.get(key) is not None and (key != "failed" or result[key]):
-            yield f"{words:<{_WIDTH}}{number(result[key]):>12}"
-
-
-def _latencies(result: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{'ms':<{_WIDTH}}" + "".join(f"{statistic:>12}" for statistic in _SHOWN)
-    at_once = result["tokens_per_itl"] or 1.0
-    for key, words in LATENCIES.items():
-        if key == "itl" and at_once > 1:
-            words += f", {number(at_once)} tokens at once"
-        cells = (result[f"{statistic}_{key}_ms"] for statistic in _SHOWN)
-        yield f"{words:<{_WIDTH}}" + "".join(f"{'-' if ms is None else number(ms):>12}" for ms in cells)
+            yield f"{words:<{WIDTH}}{cell(result[key])}"

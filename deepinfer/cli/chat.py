@@ -11,20 +11,13 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from deepinfer.api import plan_to_run
 from deepinfer.cli.chat_backend import Here, There
 from deepinfer.cli.chat_talk import Talk, piped_lines, typed_lines
 from deepinfer.cli.other_server import read_key, refuse_no_address
 from deepinfer.config.errors import ExitCode, Problem, Refused
-from deepinfer.config.facts import probe
 from deepinfer.config.tasks import Chat
-from deepinfer.engine.asked_grammar import refuse_bad_grammar
-from deepinfer.engine.one_rank import of_a_run
-from deepinfer.engine.unbuilt import refuse_to_run
 from deepinfer.plan import render
-from deepinfer.plan.prerequisites import missing_libraries
-from deepinfer.plan.require import has_devices, missing
-from deepinfer.plan.resolve import resolve
-from deepinfer.plan.types import PlanErrors
 from deepinfer.sampling.params import asked_sampling
 
 if TYPE_CHECKING:
@@ -70,14 +63,7 @@ def _there(task: Chat) -> Backend:
 
 
 def _here(spec: Spec, invocation: Invocation) -> Backend:
-    facts = probe(spec)
-    try:
-        plan = resolve(spec, facts, invocation.choices)
-    except PlanErrors as error:
-        raise Refused(of_a_run(error.problems, spec, facts, invocation.overrides)) from error
-    libraries = missing_libraries(plan, facts.machine)
-    refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts), invocation.overrides)
-    refuse_bad_grammar(plan)
+    plan = plan_to_run(spec, invocation.choices, invocation.overrides)
     print(render.summary(plan), file=sys.stderr, flush=True)
 
     from deepinfer.api import LLM

@@ -16,21 +16,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tqdm.std import tqdm  # type: ignore[import-untyped]
 
+from deepinfer.api import plan_to_run
 from deepinfer.cli.run_batch_files import BatchFiles
 from deepinfer.cli.run_batch_lines import Unanswered, asked_of, record_of
 from deepinfer.cli.sweep_told import counted
 from deepinfer.config.errors import ExitCode, Problem, Refused
-from deepinfer.config.facts import probe
 from deepinfer.config.paths import user_path
 from deepinfer.config.tasks import RunBatch
-from deepinfer.engine.asked_grammar import refuse_bad_grammar
-from deepinfer.engine.one_rank import of_a_run
-from deepinfer.engine.unbuilt import refuse_to_run
 from deepinfer.plan import render
-from deepinfer.plan.prerequisites import missing_libraries
-from deepinfer.plan.require import has_devices, missing
-from deepinfer.plan.resolve import resolve
-from deepinfer.plan.types import PlanErrors
 from deepinfer.sampling.params import asked_sampling
 from deepinfer.serving.batch_file import read_lines
 from deepinfer.serving.result_file import ForeignOutput
@@ -53,14 +46,7 @@ def run(spec: Spec, invocation: Invocation) -> int:
     """Answer every line that has no record yet. 1 where any line failed, now or in an earlier run, else 0. Raises Refused."""
     assert isinstance(spec.task, RunBatch), "this is the verb of this task"
     source, output, errors = _paths(invocation)
-    facts = probe(spec)
-    try:
-        plan = resolve(spec, facts, invocation.choices)
-    except PlanErrors as error:
-        raise Refused(of_a_run(error.problems, spec, facts, invocation.overrides)) from error
-    libraries = missing_libraries(plan, facts.machine)
-    refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts), invocation.overrides)
-    refuse_bad_grammar(plan)
+    plan = plan_to_run(spec, invocation.choices, invocation.overrides)
     settings = _settings(plan, spec)
     lines = list(read_lines(source, settings))
     try:

@@ -9,18 +9,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from deepinfer.api import plan_to_run
 from deepinfer.cli.extras import how_to_install
 from deepinfer.cli.serve_address import is_loopback, listen, listen_problems, url_of
 from deepinfer.config.errors import ExitCode, Problem, Refused
-from deepinfer.config.facts import probe
-from deepinfer.engine.asked_grammar import refuse_bad_grammar
-from deepinfer.engine.one_rank import of_a_run
-from deepinfer.engine.unbuilt import is_simulated, refuse_to_run
+from deepinfer.engine.unbuilt import is_simulated
 from deepinfer.plan import render
-from deepinfer.plan.prerequisites import missing_libraries
-from deepinfer.plan.require import has_devices, missing
-from deepinfer.plan.resolve import resolve
-from deepinfer.plan.types import PlanErrors
 from deepinfer.sampling.params import asked_sampling
 
 if TYPE_CHECKING:
@@ -39,15 +33,8 @@ def run(spec: Spec, invocation: Invocation) -> int:
     """Plan, listen, serve. Raises Refused for what cannot be planned, run, or listened at."""
     if invocation.new_key is not None:
         return print_key(invocation.new_key)
-    facts = probe(spec)
     problems = list(listen_problems(spec.serving))
-    try:
-        plan = resolve(spec, facts, invocation.choices)
-    except PlanErrors as error:
-        raise PlanErrors([*of_a_run(error.problems, spec, facts, invocation.overrides), *problems]) from error
-    libraries = missing_libraries(plan, facts.machine)
-    refuse_to_run(plan, spec, missing(plan, facts), libraries, has_devices(plan, facts), invocation.overrides)
-    refuse_bad_grammar(plan)
+    plan = plan_to_run(spec, invocation.choices, invocation.overrides, problems)
     if problems:
         raise Refused(problems)
     print(render.summary(plan), file=sys.stderr)
